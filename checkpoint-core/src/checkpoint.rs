@@ -1,0 +1,238 @@
+//! Checkpoints, their channel values, pending writes, and what a read returns.
+
+use indexmap::IndexMap;
+
+use crate::serde::TypedBytes;
+use crate::version::{ChannelVersion, ChannelVersions};
+use crate::{CheckpointConfig, CheckpointMetadata, Str};
+
+/// The value of a channel as savers move it: a scalar, or bytes that no saver looks into.
+///
+/// The scalars are what Python keeps inline on Postgres. Make one from any [`serde::Serialize`] value with
+/// [`ChannelValue::encode`], read it with [`ChannelValue::decode`].
+///
+/// One value has one form: a blob never holds what a scalar variant could, so values compare equal whichever
+/// backend they were read from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ChannelValue {
+    /// Python's `None`.
+    Null,
+    /// A boolean.
+    Bool(bool),
+    /// An integer of up to 64 bits with sign. Larger ones are blobs.
+    Int(i64),
+    /// A double.
+    Float(f64),
+    /// Text.
+    Str(Str),
+    /// Anything else: bytes under a type tag.
+    Blob(TypedBytes),
+}
+
+/// Channel values in the order in which they were written.
+pub type ChannelValues = IndexMap<Str, ChannelValue>;
+
+/// The state of a thread at one step.
+///
+/// The fields are LangGraph's. What this struct has no field for is kept in [`extra`](Self::extra) and written
+/// back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint {
+    /// The format's version: 4 in what LangGraph writes today.
+    pub v: i64,
+    /// The id, a UUID version 6; see [`crate::id::uuid6`].
+    pub id: Str,
+    /// When it was made: ISO 8601, UTC.
+    pub ts: Str,
+    /// The values of the channels that have one.
+    pub channel_values: ChannelValues,
+    /// The version of each channel that was ever written.
+    pub channel_versions: ChannelVersions,
+    /// For each node, the versions of the channels that it has seen.
+    pub versions_seen: IndexMap<Str, ChannelVersions>,
+    /// The channels that the last step changed, sorted; `None` where that is not recorded (forks, updates).
+    pub updated_channels: Option<Vec<Str>>,
+    /// Further fields, kept as they are.
+    pub extra: ChannelValues,
+}
+
+impl Checkpoint {
+    /// The format's version that LangGraph writes today.
+    pub const CURRENT_V: i64 = 4;
+
+    /// The field of [`extra`](Self::extra) that holds the ciphertext of a sealed checkpoint.
+    const SEALED: &str = "$sealed";
+
+    /// Makes an empty checkpoint with an id for this step and the present time.
+    pub fn new(step: i64) -> Self {
+        Self::with_id(crate::id::uuid6(step))
+    }
+
+    /// Makes an empty checkpoint with a given id and the present time.
+    pub fn with_id(id: impl Into<Str>) -> Self {
+        Self {
+            v: Self::CURRENT_V,
+            id: id.into(),
+            ts: crate::id::now(),
+            channel_values: ChannelValues::new(),
+            channel_versions: ChannelVersions::new(),
+            versions_seen: IndexMap::new(),
+            updated_channels: None,
+            extra: ChannelValues::new(),
+        }
+    }
+
+    /// Stands for a stored checkpoint that could not be opened, where a saver was told to show such rows: the id is
+    /// known, the time is taken from it, and the ciphertext is kept in [`extra`](Self::extra). It cannot be stored.
+    pub fn sealed(id: impl Into<Str>, ciphertext: TypedBytes) -> Self {
+        let id = id.into();
+        let ts = crate::id::unix_micros(&id).map(crate::id::isoformat).unwrap_or_default();
+        let mut checkpoint = Self { ts: ts.into(), ..Self::with_id(id) };
+        checkpoint.extra.insert(Self::SEALED.into(), ChannelValue::Blob(ciphertext));
+        checkpoint
+    }
+
+    /// Whether this stands for a checkpoint that could not be opened; see [`Checkpoint::sealed`].
+    pub fn is_sealed(&self) -> bool {
+        matches!(self.extra.get(Self::SEALED), Some(ChannelValue::Blob(blob)) if blob.is_sealed())
+    }
+
+    /// Sets a channel's value and version.
+    #[must_use]
+    pub fn with_channel(
+        mut self,
+        channel: impl Into<Str>,
+        value: impl Into<ChannelValue>,
+        version: impl Into<ChannelVersion>,
+    ) -> Self {
+        let channel = channel.into();
+        self.channel_values.insert(channel.clone(), value.into());
+        self.channel_versions.insert(channel, version.into());
+        self
+    }
+}
+
+/// A write of a task that is not yet part of a checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct PendingWrite {
+    /// The task.
+    pub task_id: Str,
+    /// The channel it writes to.
+    pub channel: Str,
+    /// What it writes.
+    pub value: ChannelValue,
+    /// The task's place in the graph, by which writes are ordered; empty where it was not recorded.
+    pub task_path: Str,
+    /// The write's place in the task: its position in the call, or a fixed negative for special channels.
+    pub idx: i32,
+}
+
+impl PendingWrite {
+    /// Describes one stored write.
+    pub fn new(task_id: impl Into<Str>, channel: impl Into<Str>, value: impl Into<ChannelValue>) -> Self {
+        Self {
+            task_id: task_id.into(),
+            channel: channel.into(),
+            value: value.into(),
+            task_path: Str::default(),
+            idx: 0,
+        }
+    }
+
+    /// Adds where the write stands: the task's path and its index in the task.
+    #[must_use]
+    pub fn stored_at(mut self, task_path: impl Into<Str>, idx: i32) -> Self {
+        self.task_path = task_path.into();
+        self.idx = idx;
+        self
+    }
+
+    /// The order in which pending writes come back: task path, task, index.
+    pub fn sort_key(&self) -> (&str, &str, i32) {
+        (&self.task_path, &self.task_id, self.idx)
+    }
+}
+
+/// Channels with a fixed index among a task's writes, which later calls replace.
+pub mod special {
+    /// The error that ended a task.
+    pub const ERROR: &str = "__error__";
+    /// Reserved by LangGraph.
+    pub const SCHEDULED: &str = "__scheduled__";
+    /// The interrupts that a task raised.
+    pub const INTERRUPT: &str = "__interrupt__";
+    /// The answers to interrupts.
+    pub const RESUME: &str = "__resume__";
+
+    /// The fixed index of a special channel (`WRITES_IDX_MAP`), or `None` for any other.
+    pub fn index(channel: &str) -> Option<i32> {
+        match channel {
+            ERROR => Some(-1),
+            SCHEDULED => Some(-2),
+            INTERRUPT => Some(-3),
+            RESUME => Some(-4),
+            _ => None,
+        }
+    }
+}
+
+/// Gives each write of one `put_writes` call its index, and tells whether the call replaces what stands there.
+///
+/// A special channel has its fixed index, any other its position in the call (special ones take a position too).
+/// A call of nothing but special channels replaces; any other leaves what is there, for the whole call.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for more than 2^31 writes.
+pub fn index_writes(writes: &[(Str, ChannelValue)]) -> crate::Result<(Vec<i32>, bool)> {
+    let index = |(position, (channel, _)): (usize, &(Str, ChannelValue))| {
+        special::index(channel).map_or_else(
+            || {
+                i32::try_from(position)
+                    .map_err(|_| crate::Error::invalid_argument("too many writes in one call"))
+            },
+            Ok,
+        )
+    };
+    let indexes = writes.iter().enumerate().map(index).collect::<crate::Result<_>>()?;
+    Ok((indexes, writes.iter().all(|(channel, _)| special::index(channel).is_some())))
+}
+
+/// What a read returns: a checkpoint with where it stands, its metadata, and the writes that wait on it.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct CheckpointTuple {
+    /// Thread, namespace and id of this checkpoint.
+    pub config: CheckpointConfig,
+    /// The checkpoint.
+    pub checkpoint: Checkpoint,
+    /// Its metadata.
+    pub metadata: CheckpointMetadata,
+    /// The checkpoint it followed, if any.
+    pub parent_config: Option<CheckpointConfig>,
+    /// Writes of tasks that ran on this checkpoint, ordered by task path, task and index.
+    pub pending_writes: Vec<PendingWrite>,
+}
+
+impl CheckpointTuple {
+    /// Puts together what was read for one row; an empty parent id means none.
+    pub fn new(
+        config: CheckpointConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        parent_checkpoint_id: Option<Str>,
+        pending_writes: Vec<PendingWrite>,
+    ) -> Self {
+        let parent_config = parent_checkpoint_id.filter(|id| !id.is_empty()).map(|id| {
+            CheckpointConfig::new(config.thread_id().clone())
+                .with_checkpoint_ns(config.checkpoint_ns().clone())
+                .with_checkpoint_id(id)
+        });
+        Self { config, checkpoint, metadata, parent_config, pending_writes }
+    }
+
+    /// The id of the parent, if any.
+    pub fn parent_checkpoint_id(&self) -> Option<&Str> {
+        self.parent_config.as_ref().and_then(CheckpointConfig::checkpoint_id)
+    }
+}

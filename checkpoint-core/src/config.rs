@@ -1,0 +1,285 @@
+//! Where a call points to: thread, namespace, checkpoint; and what a listing asks for.
+
+use crate::filter::Filter;
+use crate::serde::Value;
+use crate::{CheckpointMetadata, Error, Result};
+
+/// A string that is cheap to clone: ids, channel names, namespaces.
+pub type Str = std::sync::Arc<str>;
+
+/// Names one checkpoint, or the newest one of a thread and namespace when no id is given.
+///
+/// This is the `configurable` part of LangGraph's `RunnableConfig`. The root namespace is `""`; subgraphs have
+/// `node:task_id`, nested ones joined by `|`.
+///
+/// ```
+/// use checkpoint_core::CheckpointConfig;
+/// let newest = CheckpointConfig::new("thread-1");
+/// let one = newest.clone().with_checkpoint_id("1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8b");
+/// assert_eq!(newest.checkpoint_id(), None);
+/// assert_eq!(one.checkpoint_ns(), "");
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckpointConfig {
+    thread_id: Str,
+    checkpoint_ns: Str,
+    checkpoint_id: Option<Str>,
+    run_metadata: CheckpointMetadata,
+    configurable: CheckpointMetadata,
+}
+
+impl CheckpointConfig {
+    /// Points to the newest checkpoint of a thread's root namespace.
+    pub fn new(thread_id: impl Into<Str>) -> Self {
+        Self {
+            thread_id: thread_id.into(),
+            checkpoint_ns: Str::from(""),
+            checkpoint_id: None,
+            run_metadata: CheckpointMetadata::default(),
+            configurable: CheckpointMetadata::default(),
+        }
+    }
+
+    /// Reads LangGraph's form, a map with `configurable` (and perhaps `metadata`) in it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when there is no `thread_id`, or when an id
+    /// is neither text nor an integer.
+    pub fn from_runnable_config(config: &Value) -> Result<Self> {
+        let configurable = config.get("configurable").ok_or_else(|| {
+            Error::invalid_argument("the config has no `configurable` map; give it one with a `thread_id`")
+        })?;
+        let id = |key: &'static str| match configurable.get(key) {
+            None | Some(Value::Nil) => Ok(None),
+            Some(Value::Str(text)) => Ok(Some(Str::from(text.as_str()))),
+            Some(Value::Int(number)) => Ok(Some(Str::from(number.to_string()))),
+            Some(_) => Err(Error::invalid_argument("an id in `configurable` must be text").with("key", key)),
+        };
+        let thread_id = id("thread_id")?.ok_or_else(|| {
+            Error::invalid_argument("the config names no `thread_id`; every thread needs one")
+        })?;
+        let mut out = Self::new(thread_id).with_checkpoint_ns(id("checkpoint_ns")?.unwrap_or_default());
+        if let Some(checkpoint_id) = id("checkpoint_id")? {
+            out = out.with_checkpoint_id(checkpoint_id);
+        }
+        if let Some(Value::Map(entries)) = config.get("metadata") {
+            out.run_metadata = CheckpointMetadata::from_entries(entries)?;
+        }
+        if let Value::Map(entries) = configurable {
+            out.configurable = CheckpointMetadata::from_entries(entries)?;
+        }
+        Ok(out)
+    }
+
+    /// Chooses the namespace; the root is `""`.
+    #[must_use]
+    pub fn with_checkpoint_ns(mut self, checkpoint_ns: impl Into<Str>) -> Self {
+        self.checkpoint_ns = checkpoint_ns.into();
+        self
+    }
+
+    /// Chooses one checkpoint. As in Python, an empty id means the newest.
+    #[must_use]
+    pub fn with_checkpoint_id(mut self, checkpoint_id: impl Into<Str>) -> Self {
+        self.checkpoint_id = Some(checkpoint_id.into()).filter(|id| !id.is_empty());
+        self
+    }
+
+    /// Forgets the checkpoint id: points to the newest.
+    #[must_use]
+    pub fn latest(mut self) -> Self {
+        self.checkpoint_id = None;
+        self
+    }
+
+    /// Adds one entry of the run's metadata (`config["metadata"]`), which `put` merges into the checkpoint's
+    /// metadata: `run_id`, a tenant, a user.
+    #[must_use]
+    pub fn with_metadata(mut self, key: impl Into<Str>, value: impl Into<Value>) -> Self {
+        self.run_metadata.insert(key, value);
+        self
+    }
+
+    /// Adds one more entry of `config["configurable"]`, which `put` merges after the run's metadata.
+    #[must_use]
+    pub fn with_configurable(mut self, key: impl Into<Str>, value: impl Into<Value>) -> Self {
+        self.configurable.insert(key, value);
+        self
+    }
+
+    /// The thread.
+    pub fn thread_id(&self) -> &Str {
+        &self.thread_id
+    }
+
+    /// The namespace, `""` for the root.
+    pub fn checkpoint_ns(&self) -> &Str {
+        &self.checkpoint_ns
+    }
+
+    /// The checkpoint, or `None` for the newest. Never an empty string.
+    pub fn checkpoint_id(&self) -> Option<&Str> {
+        self.checkpoint_id.as_ref()
+    }
+
+    /// The run's metadata.
+    pub fn run_metadata(&self) -> &CheckpointMetadata {
+        &self.run_metadata
+    }
+
+    /// Further entries of `configurable`.
+    pub fn configurable(&self) -> &CheckpointMetadata {
+        &self.configurable
+    }
+
+    /// The checkpoint id of a call that cannot do without one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when there is none.
+    pub fn require_checkpoint_id(&self) -> Result<&Str> {
+        self.checkpoint_id.as_ref().ok_or_else(|| {
+            Error::invalid_argument("the config names no checkpoint; add with_checkpoint_id(…)")
+                .with("thread_id", &self.thread_id)
+        })
+    }
+}
+
+/// What `list` shall return: every set field narrows the listing, all of them together.
+///
+/// ```
+/// use checkpoint_core::{Filter, ListQuery};
+/// let query = ListQuery::thread("thread-1").checkpoint_ns("").filter(Filter::new().eq("source", "loop")).limit(10);
+/// assert_eq!(query.limit, Some(10));
+/// ```
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct ListQuery {
+    /// One thread, or all.
+    pub thread_id: Option<Str>,
+    /// One namespace (`""` is the root), or all.
+    pub checkpoint_ns: Option<Str>,
+    /// One checkpoint id, or all.
+    pub checkpoint_id: Option<Str>,
+    /// Conditions on the metadata; an empty filter matches everything.
+    pub filter: Filter,
+    /// Only checkpoints with an id strictly below this one.
+    pub before: Option<Str>,
+    /// At most this many; 0 yields nothing.
+    pub limit: Option<usize>,
+}
+
+impl ListQuery {
+    /// Lists every checkpoint of every thread.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// Lists one thread, all namespaces.
+    pub fn thread(thread_id: impl Into<Str>) -> Self {
+        Self { thread_id: Some(thread_id.into()), ..Self::default() }
+    }
+
+    /// Lists what the config names: its thread, its namespace, and its checkpoint if it has one.
+    pub fn from_config(config: &CheckpointConfig) -> Self {
+        Self {
+            thread_id: Some(config.thread_id().clone()),
+            checkpoint_ns: Some(config.checkpoint_ns().clone()),
+            checkpoint_id: config.checkpoint_id().cloned(),
+            ..Self::default()
+        }
+    }
+
+    /// Narrows to one namespace; `""` is the root.
+    #[must_use]
+    pub fn checkpoint_ns(mut self, checkpoint_ns: impl Into<Str>) -> Self {
+        self.checkpoint_ns = Some(checkpoint_ns.into());
+        self
+    }
+
+    /// Narrows to one checkpoint id. As in Python, an empty id means no restriction.
+    #[must_use]
+    pub fn checkpoint_id(mut self, checkpoint_id: impl Into<Str>) -> Self {
+        self.checkpoint_id = Some(checkpoint_id.into()).filter(|id| !id.is_empty());
+        self
+    }
+
+    /// Narrows by metadata.
+    #[must_use]
+    pub fn filter(mut self, filter: Filter) -> Self {
+        self.filter = filter;
+        self
+    }
+
+    /// Narrows to checkpoints older than this id.
+    #[must_use]
+    pub fn before(mut self, checkpoint_id: impl Into<Str>) -> Self {
+        self.before = Some(checkpoint_id.into());
+        self
+    }
+
+    /// Ends the listing after so many.
+    #[must_use]
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+}
+
+/// What `list_threads` shall return.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ThreadQuery {
+    /// Only threads whose id sorts (by code point) strictly after this one.
+    pub after: Option<Str>,
+    /// At most this many; 0 yields nothing.
+    pub limit: Option<usize>,
+}
+
+impl ThreadQuery {
+    /// Lists every thread.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// Goes on after this thread id.
+    #[must_use]
+    pub fn after(mut self, thread_id: impl Into<Str>) -> Self {
+        self.after = Some(thread_id.into());
+        self
+    }
+
+    /// Ends the listing after so many.
+    #[must_use]
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+}
+
+/// One thread, as `list_threads` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ThreadInfo {
+    /// The thread.
+    pub thread_id: Str,
+    /// The newest checkpoint id over all its namespaces. Its time is in [`crate::id::unix_micros`].
+    pub latest_checkpoint_id: Str,
+}
+
+impl ThreadInfo {
+    /// Describes one thread.
+    pub fn new(thread_id: impl Into<Str>, latest_checkpoint_id: impl Into<Str>) -> Self {
+        Self { thread_id: thread_id.into(), latest_checkpoint_id: latest_checkpoint_id.into() }
+    }
+}
+
+/// What `prune` leaves of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PruneStrategy {
+    /// The newest checkpoint of every namespace with its pending writes, and every ancestor that one of its delta
+    /// channels still needs. The oldest survivor of a chain has no parent any more.
+    KeepLatest,
+    /// Nothing.
+    Delete,
+}

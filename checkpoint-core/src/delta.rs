@@ -1,0 +1,177 @@
+//! Delta channels: channels whose checkpoints hold what was written, and only now and then the whole value.
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::{
+    BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple,
+    PendingWrite, Result, Str,
+};
+
+/// The extension code of a delta snapshot.
+const SNAPSHOT_CODE: i8 = 7;
+
+/// What a delta channel's value is made of at some checkpoint.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct DeltaChannelHistory {
+    /// The value at the nearest ancestor that has one (a delta snapshot, or a plain value from before the channel
+    /// became a delta channel); `None` when the walk reached the root.
+    pub seed: Option<ChannelValue>,
+    /// The writes since, oldest first: by checkpoint, then task path, task and index. The writes on the seed's own
+    /// checkpoint are among them, those on the target are not.
+    pub writes: Vec<PendingWrite>,
+}
+
+/// Gathers delta histories while a backend walks from a target's parent to the root.
+#[derive(Debug)]
+pub struct HistoryWalk<'a> {
+    open: Vec<&'a str>,
+    found: BTreeMap<Str, DeltaChannelHistory>,
+}
+
+impl<'a> HistoryWalk<'a> {
+    /// Begins a walk for these channels.
+    pub fn new(channels: &[&'a str]) -> Self {
+        let mut open = channels.to_vec();
+        open.sort_unstable();
+        open.dedup();
+        let found =
+            open.iter().map(|channel| (Str::from(*channel), DeltaChannelHistory::default())).collect();
+        Self { open, found }
+    }
+
+    /// The channels that still lack a seed.
+    pub fn open(&self) -> &[&'a str] {
+        &self.open
+    }
+
+    /// Takes in the next older checkpoint: its writes (in their order), and for each open channel its value, if it
+    /// has one there.
+    pub fn visit(&mut self, writes: &[PendingWrite], mut value_of: impl FnMut(&str) -> Option<ChannelValue>) {
+        let found = &mut self.found;
+        self.open.retain(|channel| {
+            let Some(history) = found.get_mut(*channel) else { return false };
+            // Newest checkpoints come first; everything is turned round at the end.
+            history.writes.extend(writes.iter().rev().filter(|write| &*write.channel == *channel).cloned());
+            history.seed = value_of(channel);
+            history.seed.is_none()
+        });
+    }
+
+    /// Ends the walk.
+    pub fn finish(mut self) -> BTreeMap<Str, DeltaChannelHistory> {
+        self.found.values_mut().for_each(|history| history.writes.reverse());
+        self.found
+    }
+}
+
+/// Walks by [`get_tuple`](BaseCheckpointSaver::get_tuple), one call per ancestor: the slow way, for a backend
+/// without a faster one.
+///
+/// # Errors
+/// As [`BaseCheckpointSaver::get_tuple`].
+pub async fn walk(
+    saver: &(impl BaseCheckpointSaver + ?Sized),
+    config: &CheckpointConfig,
+    channels: &[&str],
+) -> Result<BTreeMap<Str, DeltaChannelHistory>> {
+    let mut walk = HistoryWalk::new(channels);
+    let mut seen = HashSet::new();
+    let mut next = None;
+    if !walk.open().is_empty() {
+        next = saver.get_tuple(config).await?.and_then(|tuple| tuple.parent_config);
+    }
+    while let Some(config) = next.take() {
+        if walk.open().is_empty() || !seen.insert(config.checkpoint_id().cloned()) {
+            break;
+        }
+        let Some(tuple) = saver.get_tuple(&config).await? else { break };
+        let CheckpointTuple { checkpoint, parent_config, pending_writes, .. } = tuple;
+        walk.visit(&pending_writes, |channel| checkpoint.channel_values.get(channel).cloned());
+        next = parent_config;
+    }
+    Ok(walk.finish())
+}
+
+/// A checkpoint as [`needed_ancestors`] looks at it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Link {
+    /// The checkpoint; its values are not decoded.
+    pub checkpoint: Checkpoint,
+    /// Its metadata.
+    pub metadata: CheckpointMetadata,
+    /// Its parent's id.
+    pub parent_checkpoint_id: Option<Str>,
+}
+
+impl Link {
+    /// Describes one stored checkpoint.
+    pub fn new(
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        parent_checkpoint_id: Option<Str>,
+    ) -> Self {
+        Self { checkpoint, metadata, parent_checkpoint_id }
+    }
+}
+
+/// The ancestors that a checkpoint's delta channels need, from its parent on, for `prune` to keep.
+///
+/// A channel needs ancestors up to and with the nearest that has a value for it, when it has a version but no value
+/// here, and is a delta channel: the metadata counts updates since its last snapshot, or an ancestor holds a
+/// snapshot of it. (Other channels without a value, such as consumed triggers, need nothing.)
+///
+/// # Errors
+/// What `load` returns.
+pub fn needed_ancestors(
+    newest: &Link,
+    mut load: impl FnMut(&Str) -> Result<Option<Link>>,
+) -> Result<Vec<Str>> {
+    let all = newest.metadata.get("delta_writes_versioned").is_some_and(|flag| flag.as_bool() != Some(false));
+    let counted: HashSet<&str> = newest.metadata.delta_channels().collect();
+    let lacks_value = |channel: &&str| !newest.checkpoint.channel_values.contains_key(*channel);
+    let versioned = newest.checkpoint.channel_versions.keys().map(|channel| &**channel);
+    // Channels without a seed so far, and whether they are known to be delta channels.
+    let mut open: BTreeMap<&str, bool> = versioned
+        .chain(counted.iter().copied())
+        .filter(lacks_value)
+        .map(|channel| (channel, all || counted.contains(channel)))
+        .collect();
+    let (mut chain, mut needed, mut seen) = (Vec::new(), 0, HashSet::new());
+    let mut next = newest.parent_checkpoint_id.clone().filter(|id| !id.is_empty());
+    while let Some(id) = next.take() {
+        if open.is_empty() || !seen.insert(id.clone()) {
+            break;
+        }
+        let Some(link) = load(&id)? else { break };
+        chain.push(id);
+        open.retain(|channel, is_delta| match link.checkpoint.channel_values.get(*channel) {
+            None => {
+                *is_delta |= link.metadata.delta_channels().any(|counted| counted == *channel);
+                true
+            }
+            Some(value) => {
+                if *is_delta || is_snapshot(value) {
+                    needed = chain.len();
+                }
+                false
+            }
+        });
+        next = link.parent_checkpoint_id.filter(|id| !id.is_empty());
+    }
+    if open.values().any(|is_delta| *is_delta) {
+        needed = chain.len();
+    }
+    chain.truncate(needed);
+    Ok(chain)
+}
+
+fn is_snapshot(value: &ChannelValue) -> bool {
+    let ChannelValue::Blob(blob) = value else { return false };
+    blob.tag == "msgpack"
+        && matches!(
+            crate::serde::decode::Reader::new(&blob.data).token(),
+            Ok(crate::serde::decode::Token::Ext(SNAPSHOT_CODE, _))
+        )
+}

@@ -1,0 +1,248 @@
+//! One error type for the whole workspace.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+
+/// The result of every fallible call in this workspace.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, in the terms a caller can act on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The caller passed something that cannot be stored or looked up. Nothing was sent.
+    InvalidArgument,
+    /// The configuration of a saver, store or cipher is wrong. Nothing was opened.
+    InvalidConfig,
+    /// The tables are missing, too old or newer than this program knows.
+    Schema,
+    /// The backend does not offer this operation; see its capabilities.
+    Unsupported,
+    /// Bytes could not be encoded or decoded.
+    Codec,
+    /// A value could not be sealed or opened: no key, wrong key, or altered bytes.
+    Crypto,
+    /// The database cannot be reached.
+    Unavailable,
+    /// The database did not answer, or did not grant a lock, in time.
+    Timeout,
+    /// Another writer was faster; the call changed nothing and may be repeated.
+    Conflict,
+    /// The database refused the call for another reason.
+    Backend,
+}
+
+impl ErrorKind {
+    /// Names the kind in lower case, as in `invalid argument`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidArgument => "invalid argument",
+            Self::InvalidConfig => "invalid configuration",
+            Self::Schema => "schema",
+            Self::Unsupported => "unsupported",
+            Self::Codec => "codec",
+            Self::Crypto => "crypto",
+            Self::Unavailable => "unavailable",
+            Self::Timeout => "timeout",
+            Self::Conflict => "conflict",
+            Self::Backend => "backend",
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The error of every call in this workspace: a kind to branch on, words to read, a source to walk.
+///
+/// `Display` is one line that says what to do. It does not repeat the source and never shows stored values or
+/// secrets. The type is one pointer wide.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: Cow<'static, str>,
+    backend: Option<&'static str>,
+    operation: Option<&'static str>,
+    retryable: bool,
+    context: Vec<(&'static str, String)>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// Makes an error of a kind with a message that says what is wrong and what to do.
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            backend: None,
+            operation: None,
+            retryable: matches!(kind, ErrorKind::Conflict),
+            context: Vec::new(),
+            source: None,
+        }))
+    }
+
+    /// Shorthand for [`ErrorKind::InvalidArgument`].
+    pub fn invalid_argument(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::InvalidArgument, message)
+    }
+
+    /// Shorthand for [`ErrorKind::InvalidConfig`].
+    pub fn invalid_config(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::InvalidConfig, message)
+    }
+
+    /// Shorthand for [`ErrorKind::Codec`].
+    pub fn codec(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Codec, message)
+    }
+
+    /// Shorthand for [`ErrorKind::Crypto`].
+    pub fn crypto(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Crypto, message)
+    }
+
+    /// Shorthand for [`ErrorKind::Unsupported`] naming the operation that a backend lacks.
+    pub fn unsupported(backend: &'static str, operation: &'static str) -> Self {
+        Self::new(ErrorKind::Unsupported, "this backend does not offer the operation; see its capabilities()")
+            .at(backend, operation)
+    }
+
+    /// Names the backend and the operation, unless a deeper layer has named them already.
+    #[must_use]
+    pub fn at(mut self, backend: &'static str, operation: &'static str) -> Self {
+        self.0.backend.get_or_insert(backend);
+        self.0.operation.get_or_insert(operation);
+        self
+    }
+
+    /// Adds one fact that helps to find the row: an id or a count, never a stored value or a secret.
+    #[must_use]
+    pub fn with(mut self, key: &'static str, value: impl fmt::Display) -> Self {
+        self.0.context.push((key, shorten(value.to_string())));
+        self
+    }
+
+    /// Keeps the error that caused this one.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// Says whether the same call may succeed when it is repeated.
+    #[must_use]
+    pub fn retryable(mut self, retryable: bool) -> Self {
+        self.0.retryable = retryable;
+        self
+    }
+
+    /// The kind to branch on.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether the same call may succeed when it is repeated unchanged.
+    pub fn is_retryable(&self) -> bool {
+        self.0.retryable
+    }
+
+    /// The message alone, without backend, operation and context.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The backend that answered, such as `sqlite`.
+    pub fn backend(&self) -> Option<&'static str> {
+        self.0.backend
+    }
+
+    /// The operation that failed, such as `put`.
+    pub fn operation(&self) -> Option<&'static str> {
+        self.0.operation
+    }
+}
+
+/// Ids may be thousands of characters long; an error line may not.
+fn shorten(value: String) -> String {
+    const MOST: usize = 120;
+    match value.char_indices().nth(MOST) {
+        None => value,
+        Some((end, _)) => format!("{}… ({} bytes)", value.get(..end).unwrap_or_default(), value.len()),
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        match (inner.backend, inner.operation) {
+            (Some(backend), Some(operation)) => write!(f, "{backend}: {operation}: ")?,
+            (Some(name), None) | (None, Some(name)) => write!(f, "{name}: ")?,
+            (None, None) => {}
+        }
+        f.write_str(&inner.message)?;
+        for (i, (key, value)) in inner.context.iter().enumerate() {
+            write!(f, "{}{key}={value:?}", if i == 0 { " (" } else { ", " })?;
+        }
+        if !inner.context.is_empty() {
+            f.write_str(")")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("retryable", &self.0.retryable)
+            .field("text", &self.to_string())
+            .field("source", &self.0.source)
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// Names backend and operation on a result's error, as [`Error::at`] does.
+pub trait ResultExt<T> {
+    /// Names the backend and the operation, unless a deeper layer has named them already.
+    ///
+    /// # Errors
+    /// The error it was called on.
+    fn at(self, backend: &'static str, operation: &'static str) -> Result<T>;
+}
+
+impl<T> ResultExt<T> for Result<T> {
+    fn at(self, backend: &'static str, operation: &'static str) -> Self {
+        self.map_err(|error| error.at(backend, operation))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_is_one_pointer_and_one_line() {
+        assert_eq!(size_of::<Result<()>>(), size_of::<usize>());
+        let error = Error::invalid_argument("the id is no UUID")
+            .with("checkpoint_id", "a\nb")
+            .with_source(Error::codec("inner"))
+            .at("sqlite", "put")
+            .at("outer", "outer");
+        assert_eq!(error.to_string(), r#"sqlite: put: the id is no UUID (checkpoint_id="a\nb")"#);
+        assert!(StdError::source(&error).is_some_and(|source| source.to_string() == "inner"));
+        let long = Error::codec("x").with("thread_id", "é".repeat(5000)).to_string();
+        assert!(long.len() < 400 && long.contains("(10000 bytes)"), "{long}");
+    }
+}

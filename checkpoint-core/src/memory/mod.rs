@@ -1,0 +1,5 @@
+//! Backends that keep everything in this process.
+
+mod saver;
+
+pub use saver::InMemorySaver;

@@ -1,0 +1,1 @@
+//! Typed views of the Python objects that agents store.

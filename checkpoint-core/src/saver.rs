@@ -1,0 +1,308 @@
+//! The trait that every backend implements, and the conveniences on top of it.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
+
+use crate::delta::DeltaChannelHistory;
+use crate::filter::FilterSemantics;
+use crate::thread::Thread;
+use crate::version::{self, ChannelVersion, ChannelVersions};
+use crate::{
+    ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, ListQuery,
+    PruneStrategy, Result, Str, ThreadInfo, ThreadQuery,
+};
+
+/// What a saver can do beyond the methods that every saver has. The conformance suite holds it to this, both ways:
+/// what is promised must work, what is not must answer [`Unsupported`](crate::ErrorKind::Unsupported).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each flag is independent and named by the method it stands for"
+)]
+#[non_exhaustive]
+pub struct SaverCapabilities {
+    /// [`BaseCheckpointSaver::delete_for_runs`] works.
+    pub delete_for_runs: bool,
+    /// [`BaseCheckpointSaver::copy_thread`] works.
+    pub copy_thread: bool,
+    /// [`BaseCheckpointSaver::prune`] works.
+    pub prune: bool,
+    /// Checkpoints outlive the process.
+    pub durable: bool,
+    /// How filters compare.
+    pub filter: FilterSemantics,
+}
+
+impl SaverCapabilities {
+    /// Everything, on a durable medium.
+    pub const fn all(filter: FilterSemantics) -> Self {
+        Self { delete_for_runs: true, copy_thread: true, prune: true, durable: true, filter }
+    }
+
+    /// The methods without a default alone.
+    pub const fn base(filter: FilterSemantics) -> Self {
+        Self { delete_for_runs: false, copy_thread: false, prune: false, durable: true, filter }
+    }
+
+    /// The same on a medium that ends with the process.
+    #[must_use]
+    pub const fn volatile(mut self) -> Self {
+        self.durable = false;
+        self
+    }
+}
+
+/// Keeps checkpoints and pending writes. Backends implement it; [`SaverExt`] has the conveniences.
+///
+/// Ids are any UTF-8 text, but checkpoint ids that are written must be UUIDs. An absent row is `Ok(None)`, deleting
+/// what is absent is `Ok(())`.
+#[async_trait]
+pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
+    /// The backend's name, such as `sqlite`: used in errors and spans.
+    fn backend(&self) -> &'static str;
+
+    /// What this saver can do.
+    fn capabilities(&self) -> SaverCapabilities;
+
+    /// Creates or upgrades the tables. Safe to repeat, and to run from many processes at once.
+    ///
+    /// # Errors
+    /// [`Schema`](crate::ErrorKind::Schema) when the tables are newer than this program, `Timeout` when another
+    /// process holds the lock for too long, and what the database says.
+    ///
+    /// # Cancellation
+    /// A dropped call leaves the tables as they were or complete.
+    async fn setup(&self) -> Result<()>;
+
+    /// Reads the checkpoint that the config names, or the newest of its thread and namespace.
+    ///
+    /// # Errors
+    /// `Schema` before [`setup`](Self::setup), `Codec` for a damaged row, `Crypto` for one that cannot be opened.
+    ///
+    /// # Cancellation
+    /// Reads may be dropped at any time.
+    async fn get_tuple(&self, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>>;
+
+    /// Streams checkpoints, newest first (by id; within one id by thread, then namespace).
+    ///
+    /// Rows are read in pages and no connection is held between them; pages are not one snapshot. The stream ends
+    /// after its first error.
+    fn list(&self, query: ListQuery) -> BoxStream<'static, Result<CheckpointTuple>>;
+
+    /// Streams the threads that have a checkpoint, ascending by id (by code point).
+    fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>>;
+
+    /// Stores a checkpoint, whole or not at all. The config's checkpoint id, if any, becomes its parent. Returns the
+    /// config of what was stored.
+    ///
+    /// `new_versions` names the channels that this step changed; a backend that stores values by version writes
+    /// those only.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an id that is no UUID or a value the database cannot hold; nothing is written then.
+    ///
+    /// # Cancellation
+    /// A dropped call stored the checkpoint whole or not at all.
+    async fn put(
+        &self,
+        config: &CheckpointConfig,
+        checkpoint: &Checkpoint,
+        metadata: &CheckpointMetadata,
+        new_versions: &ChannelVersions,
+    ) -> Result<CheckpointConfig>;
+
+    /// Stores writes of a task on a checkpoint, which need not be there yet. See
+    /// [`index_writes`](crate::index_writes) for what happens to writes that are there already. No writes, no call.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the config names no checkpoint, or for a value the database cannot hold.
+    ///
+    /// # Cancellation
+    /// A dropped call stored all of the writes or none.
+    async fn put_writes(
+        &self,
+        config: &CheckpointConfig,
+        writes: &[(Str, ChannelValue)],
+        task_id: &str,
+        task_path: &str,
+    ) -> Result<()>;
+
+    /// Deletes everything of a thread, in every namespace.
+    ///
+    /// # Errors
+    /// What the database says.
+    ///
+    /// # Cancellation
+    /// A dropped call deleted everything or nothing.
+    async fn delete_thread(&self, thread_id: &str) -> Result<()>;
+
+    /// For each channel, what its value is made of at the checkpoint that the config names (or the newest): the
+    /// nearest ancestor's value as a seed, and the writes since.
+    ///
+    /// # Errors
+    /// As [`get_tuple`](Self::get_tuple).
+    ///
+    /// # Cancellation
+    /// Reads may be dropped at any time.
+    async fn get_delta_channel_history(
+        &self,
+        config: &CheckpointConfig,
+        channels: &[&str],
+    ) -> Result<BTreeMap<Str, DeltaChannelHistory>>;
+
+    /// Deletes the checkpoints, with their writes, whose metadata names one of these runs. Children keep the ids of
+    /// deleted parents.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) unless the capability is set.
+    ///
+    /// # Cancellation
+    /// A dropped call deleted everything or nothing.
+    async fn delete_for_runs(&self, run_ids: &[&str]) -> Result<()> {
+        let _ = run_ids;
+        Err(Error::unsupported(self.backend(), "delete_for_runs"))
+    }
+
+    /// Copies every checkpoint and write of a thread, ids and all, into another thread. What the target has under
+    /// the same ids is replaced, the rest of it stays.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) unless the capability is set.
+    ///
+    /// # Cancellation
+    /// A dropped call copied everything or nothing.
+    async fn copy_thread(&self, source_thread_id: &str, target_thread_id: &str) -> Result<()> {
+        let _ = (source_thread_id, target_thread_id);
+        Err(Error::unsupported(self.backend(), "copy_thread"))
+    }
+
+    /// Deletes old checkpoints of threads.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) unless the capability is set.
+    ///
+    /// # Cancellation
+    /// A dropped call has pruned each thread wholly or not at all.
+    async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
+        let _ = (thread_ids, strategy);
+        Err(Error::unsupported(self.backend(), "prune"))
+    }
+
+    /// Makes the version of a channel after `current`.
+    fn get_next_version(&self, current: Option<&ChannelVersion>) -> ChannelVersion {
+        version::next(current)
+    }
+}
+
+macro_rules! forward {
+    ($wrapper:ident) => {
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<T: BaseCheckpointSaver + ?Sized> BaseCheckpointSaver for $wrapper<T> {
+            fn backend(&self) -> &'static str {
+                (**self).backend()
+            }
+            fn capabilities(&self) -> SaverCapabilities {
+                (**self).capabilities()
+            }
+            async fn setup(&self) -> Result<()> {
+                (**self).setup().await
+            }
+            async fn get_tuple(&self, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
+                (**self).get_tuple(config).await
+            }
+            fn list(&self, query: ListQuery) -> BoxStream<'static, Result<CheckpointTuple>> {
+                (**self).list(query)
+            }
+            fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>> {
+                (**self).list_threads(query)
+            }
+            async fn put(
+                &self,
+                config: &CheckpointConfig,
+                checkpoint: &Checkpoint,
+                metadata: &CheckpointMetadata,
+                new_versions: &ChannelVersions,
+            ) -> Result<CheckpointConfig> {
+                (**self).put(config, checkpoint, metadata, new_versions).await
+            }
+            async fn put_writes(
+                &self,
+                config: &CheckpointConfig,
+                writes: &[(Str, ChannelValue)],
+                task_id: &str,
+                task_path: &str,
+            ) -> Result<()> {
+                (**self).put_writes(config, writes, task_id, task_path).await
+            }
+            async fn delete_thread(&self, thread_id: &str) -> Result<()> {
+                (**self).delete_thread(thread_id).await
+            }
+            async fn get_delta_channel_history(
+                &self,
+                config: &CheckpointConfig,
+                channels: &[&str],
+            ) -> Result<BTreeMap<Str, DeltaChannelHistory>> {
+                (**self).get_delta_channel_history(config, channels).await
+            }
+            async fn delete_for_runs(&self, run_ids: &[&str]) -> Result<()> {
+                (**self).delete_for_runs(run_ids).await
+            }
+            async fn copy_thread(&self, source_thread_id: &str, target_thread_id: &str) -> Result<()> {
+                (**self).copy_thread(source_thread_id, target_thread_id).await
+            }
+            async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
+                (**self).prune(thread_ids, strategy).await
+            }
+            fn get_next_version(&self, current: Option<&ChannelVersion>) -> ChannelVersion {
+                (**self).get_next_version(current)
+            }
+        }
+    };
+}
+
+forward!(Arc);
+forward!(Box);
+
+/// Conveniences on every saver. Do not implement it yourself.
+pub trait SaverExt: BaseCheckpointSaver {
+    /// Reads a checkpoint alone, without metadata and pending writes.
+    ///
+    /// # Errors
+    /// As [`BaseCheckpointSaver::get_tuple`].
+    fn get(&self, config: &CheckpointConfig) -> impl Future<Output = Result<Option<Checkpoint>>> + Send {
+        async { Ok(self.get_tuple(config).await?.map(|tuple| tuple.checkpoint)) }
+    }
+
+    /// Reads a whole listing into memory.
+    ///
+    /// # Errors
+    /// As [`BaseCheckpointSaver::list`].
+    fn list_all(&self, query: ListQuery) -> impl Future<Output = Result<Vec<CheckpointTuple>>> + Send {
+        self.list(query).try_collect()
+    }
+
+    /// The first checkpoint of a listing, which is its newest.
+    ///
+    /// # Errors
+    /// As [`BaseCheckpointSaver::list`].
+    fn list_first(&self, query: ListQuery) -> impl Future<Output = Result<Option<CheckpointTuple>>> + Send {
+        let mut stream = self.list(query.limit(1));
+        async move { stream.next().await.transpose() }
+    }
+
+    /// Opens a thread for typed reads and commits.
+    fn thread(&self, thread_id: impl Into<Str>) -> Thread<Self>
+    where
+        Self: Clone,
+    {
+        Thread::new(self.clone(), thread_id)
+    }
+}
+
+impl<T: BaseCheckpointSaver + ?Sized> SaverExt for T {}

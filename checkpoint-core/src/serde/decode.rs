@@ -1,0 +1,623 @@
+//! MessagePack to values: every length is checked against the bytes that are there, nothing is allocated by a
+//! declared length, and nesting stops at a limit.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde::de::{self, DeserializeOwned, DeserializeSeed, IntoDeserializer, Visitor};
+
+use super::{EXT_NAME, MAX_DEPTH, PythonClass, VALUE_NAME, Value};
+use crate::{Error, Result};
+
+/// Decodes MessagePack into a Rust type.
+///
+/// Where the type does not name a Python class itself, an extension shows its contents: a pydantic model or
+/// dataclass is a map of its fields, a datetime its ISO text, a set a sequence, an enum its value, a delta snapshot
+/// what it holds. Bytes after the first value are ignored, as Python does.
+///
+/// # Errors
+/// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for truncated or malformed bytes, nesting beyond
+/// [`MAX_DEPTH`](super::MAX_DEPTH), and what does not fit the type.
+pub fn from_msgpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    T::deserialize(&mut Decoder::new(bytes, 0))
+}
+
+/// The first token of a value, with the length of what follows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Token<'a> {
+    Nil,
+    Bool(bool),
+    Int(i64),
+    /// From 2^63 on.
+    UInt(u64),
+    Float(f64),
+    Str(&'a str),
+    Bin(&'a [u8]),
+    Array(usize),
+    Map(usize),
+    Ext(i8, &'a [u8]),
+}
+
+/// Walks over MessagePack without copying.
+#[derive(Debug, Clone)]
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+    position: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, position: 0 }
+    }
+
+    pub(crate) fn position(&self) -> usize {
+        self.position
+    }
+
+    fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.position..).unwrap_or_default()
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.position).copied()
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8]> {
+        match self.rest().get(..len) {
+            Some(bytes) => {
+                self.position += len;
+                Ok(bytes)
+            }
+            None => Err(Error::codec("the MessagePack ends too early")
+                .with("at", self.position)
+                .with("wanted", len)),
+        }
+    }
+
+    fn fixed<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let bytes = self.take(N)?;
+        bytes.try_into().map_err(|_| Error::codec("the MessagePack ends too early"))
+    }
+
+    fn length(&mut self, width: u8) -> Result<usize> {
+        let len = match width {
+            1 => u32::from(u8::from_be_bytes(self.fixed()?)),
+            2 => u32::from(u16::from_be_bytes(self.fixed()?)),
+            _ => u32::from_be_bytes(self.fixed()?),
+        };
+        usize::try_from(len).map_err(|_| Error::codec("a length exceeds this machine's address space"))
+    }
+
+    fn str(&mut self, len: usize) -> Result<Token<'a>> {
+        let at = self.position;
+        let text = std::str::from_utf8(self.take(len)?);
+        text.map(Token::Str)
+            .map_err(|source| Error::codec("a text is not UTF-8").with("at", at).with_source(source))
+    }
+
+    fn ext(&mut self, len: usize) -> Result<Token<'a>> {
+        let code = i8::from_be_bytes(self.fixed()?);
+        Ok(Token::Ext(code, self.take(len)?))
+    }
+
+    /// A container of so many values, each of which takes a byte at least.
+    fn container(&self, len: usize, values: usize, token: fn(usize) -> Token<'a>) -> Result<Token<'a>> {
+        if len.checked_mul(values).is_none_or(|values| values > self.rest().len()) {
+            return Err(Error::codec("the MessagePack ends too early")
+                .with("at", self.position)
+                .with("items", len));
+        }
+        Ok(token(len))
+    }
+
+    pub(crate) fn token(&mut self) -> Result<Token<'a>> {
+        let at = self.position;
+        let [marker] = self.fixed()?;
+        Ok(match marker {
+            0x00..=0x7f => Token::Int(marker.into()),
+            0x80..=0x8f => return self.container(usize::from(marker & 0x0f), 2, Token::Map),
+            0x90..=0x9f => return self.container(usize::from(marker & 0x0f), 1, Token::Array),
+            0xa0..=0xbf => return self.str(usize::from(marker & 0x1f)),
+            0xc0 => Token::Nil,
+            0xc1 => return Err(Error::codec("byte c1 is no MessagePack").with("at", at)),
+            0xc2 => Token::Bool(false),
+            0xc3 => Token::Bool(true),
+            0xc4..=0xc6 => {
+                let len = self.length(1 << (marker - 0xc4))?;
+                Token::Bin(self.take(len)?)
+            }
+            0xc7..=0xc9 => {
+                let len = self.length(1 << (marker - 0xc7))?;
+                return self.ext(len);
+            }
+            0xca => Token::Float(f32::from_be_bytes(self.fixed()?).into()),
+            0xcb => Token::Float(f64::from_be_bytes(self.fixed()?)),
+            0xcc => Token::Int(u8::from_be_bytes(self.fixed()?).into()),
+            0xcd => Token::Int(u16::from_be_bytes(self.fixed()?).into()),
+            0xce => Token::Int(u32::from_be_bytes(self.fixed()?).into()),
+            0xcf => {
+                let number = u64::from_be_bytes(self.fixed()?);
+                i64::try_from(number).map_or(Token::UInt(number), Token::Int)
+            }
+            0xd0 => Token::Int(i8::from_be_bytes(self.fixed()?).into()),
+            0xd1 => Token::Int(i16::from_be_bytes(self.fixed()?).into()),
+            0xd2 => Token::Int(i32::from_be_bytes(self.fixed()?).into()),
+            0xd3 => Token::Int(i64::from_be_bytes(self.fixed()?)),
+            0xd4..=0xd8 => return self.ext(1 << (marker - 0xd4)),
+            0xd9..=0xdb => {
+                let len = self.length(1 << (marker - 0xd9))?;
+                return self.str(len);
+            }
+            0xdc | 0xdd => {
+                let len = self.length(2 << (marker - 0xdc))?;
+                return self.container(len, 1, Token::Array);
+            }
+            0xde | 0xdf => {
+                let len = self.length(2 << (marker - 0xde))?;
+                return self.container(len, 2, Token::Map);
+            }
+            0xe0..=0xff => Token::Int(marker.cast_signed().into()),
+        })
+    }
+
+    /// Steps over one value of any depth, without recursion, and returns its bytes. Text is not checked for UTF-8.
+    pub(crate) fn skip(&mut self) -> Result<&'a [u8]> {
+        let start = self.position;
+        let mut open = 1_usize;
+        while open > 0 {
+            open -= 1;
+            let width = match self.peek() {
+                // Text is the only token with a check that costs; step over it by its length.
+                Some(marker @ 0xa0..=0xbf) => Some((1, usize::from(marker & 0x1f))),
+                Some(marker @ 0xd9..=0xdb) => {
+                    self.position += 1;
+                    let len = self.length(1 << (marker - 0xd9))?;
+                    Some((0, len))
+                }
+                _ => None,
+            };
+            if let Some((head, len)) = width {
+                self.take(head + len)?;
+                continue;
+            }
+            match self.token()? {
+                Token::Array(len) => open += len,
+                Token::Map(len) => open += 2 * len,
+                _ => {}
+            }
+        }
+        Ok(self.bytes.get(start..self.position).unwrap_or_default())
+    }
+}
+
+fn check_depth(depth: usize) -> Result<usize> {
+    if depth >= MAX_DEPTH {
+        return Err(Error::codec("the value is nested too deeply to be decoded").with("limit", MAX_DEPTH));
+    }
+    Ok(depth + 1)
+}
+
+/// Reads one dynamic value.
+pub(crate) fn value(reader: &mut Reader<'_>, depth: usize) -> Result<Value> {
+    /// How many items get room before any has been read.
+    const ROOM: usize = 64;
+    Ok(match reader.token()? {
+        Token::Nil => Value::Nil,
+        Token::Bool(flag) => Value::Bool(flag),
+        Token::Int(number) => Value::Int(number),
+        Token::UInt(number) => Value::UInt(number),
+        Token::Float(number) => Value::Float(number),
+        Token::Str(text) => Value::Str(text.into()),
+        Token::Bin(data) => Value::Bin(Bytes::copy_from_slice(data)),
+        Token::Ext(code, data) => Value::Ext(code, Bytes::copy_from_slice(data)),
+        Token::Array(len) => {
+            let depth = check_depth(depth)?;
+            let mut items = Vec::with_capacity(len.min(ROOM));
+            for _ in 0..len {
+                items.push(value(reader, depth)?);
+            }
+            Value::Array(items)
+        }
+        Token::Map(len) => {
+            let depth = check_depth(depth)?;
+            let mut entries = Vec::with_capacity(len.min(ROOM));
+            for _ in 0..len {
+                entries.push((value(reader, depth)?, value(reader, depth)?));
+            }
+            Value::Map(entries)
+        }
+    })
+}
+
+impl de::Error for Error {
+    fn custom<T: std::fmt::Display>(message: T) -> Self {
+        Self::codec(format!("the value does not fit the type: {message}"))
+    }
+}
+
+/// What an extension payload shows to a type that names no Python class.
+pub(crate) fn contents(code: i8, payload: &[u8]) -> Result<&[u8]> {
+    match code {
+        0..=5 => {
+            let mut reader = Reader::new(payload);
+            match reader.token()? {
+                Token::Array(3..) => {
+                    reader.skip()?;
+                    reader.skip()?;
+                    reader.skip()
+                }
+                _ => Err(Error::codec("an extension's payload is not [module, name, …]").with("code", code)),
+            }
+        }
+        6 | 7 => Ok(payload),
+        _ => Err(Error::codec("an extension has a code that LangGraph does not use").with("code", code)),
+    }
+}
+
+/// Deserializes from MessagePack.
+#[derive(Debug)]
+pub(crate) struct Decoder<'de> {
+    reader: Reader<'de>,
+    depth: usize,
+}
+
+impl<'de> Decoder<'de> {
+    fn new(bytes: &'de [u8], depth: usize) -> Self {
+        Self { reader: Reader::new(bytes), depth }
+    }
+
+    /// The contents of an extension that stands next; nothing is consumed if there is none.
+    fn enter_ext(&mut self) -> Result<Option<Self>> {
+        match self.reader.peek() {
+            Some(0xc7..=0xc9 | 0xd4..=0xd8) => {}
+            _ => return Ok(None),
+        }
+        let Token::Ext(code, payload) = self.reader.token()? else { return Ok(None) };
+        Ok(Some(Self::new(contents(code, payload)?, check_depth(self.depth)?)))
+    }
+
+    /// Checks that the next value is an object of this class, and opens its contents. What is no extension at all is
+    /// left to the type.
+    fn enter_class(&mut self, class: PythonClass<'_>) -> Result<Option<Self>> {
+        let mut ahead = self.reader.clone();
+        let Token::Ext(code, payload) = ahead.token()? else { return Ok(None) };
+        let mut head = Reader::new(payload);
+        let path = match code {
+            0..=5 => match (head.token()?, head.token()?, head.token()?) {
+                (Token::Array(3..), Token::Str(module), Token::Str(name)) => Some((module, name)),
+                _ => None,
+            },
+            _ => None,
+        };
+        if code != class.code || !class.accepts(path) {
+            let found = path.map_or(Cow::Borrowed("another extension"), |(module, name)| {
+                format!("{module}.{name}").into()
+            });
+            let wanted = class.path.map_or(Cow::Borrowed("a delta snapshot"), |(module, name)| {
+                format!("{module}.{name}").into()
+            });
+            return Err(Error::codec(format!(
+                "the value does not fit the type: found {found}, wanted {wanted}"
+            ))
+            .with("code", code));
+        }
+        self.enter_ext()
+    }
+
+    fn any<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value> {
+        match self.reader.token()? {
+            Token::Nil => visitor.visit_unit(),
+            Token::Bool(flag) => visitor.visit_bool(flag),
+            Token::Int(number) => match u64::try_from(number) {
+                Ok(number) => visitor.visit_u64(number),
+                Err(_) => visitor.visit_i64(number),
+            },
+            Token::UInt(number) => visitor.visit_u64(number),
+            Token::Float(number) => visitor.visit_f64(number),
+            Token::Str(text) => visitor.visit_borrowed_str(text),
+            Token::Array(left) => {
+                self.nested(|decoder| visitor.visit_seq(Items { decoder, left, exact: false }))
+            }
+            Token::Map(left) => {
+                self.nested(|decoder| visitor.visit_map(Items { decoder, left, exact: false }))
+            }
+            Token::Bin(data) | Token::Ext(_, data) => visitor.visit_borrowed_bytes(data),
+        }
+    }
+
+    fn nested<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.depth = check_depth(self.depth)?;
+        let value = read(self);
+        self.depth -= 1;
+        value
+    }
+}
+
+macro_rules! through_extensions {
+    ($($method:ident($($arg:ident: $type:ty),*)),* $(,)?) => {$(
+        fn $method<V: Visitor<'de>>(self, $($arg: $type,)* visitor: V) -> Result<V::Value> {
+            $(let _ = $arg;)*
+            match self.enter_ext()? {
+                Some(mut inner) => de::Deserializer::$method(&mut inner, $($arg,)* visitor),
+                None => self.any(visitor),
+            }
+        }
+    )*};
+}
+
+impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
+    type Error = Error;
+
+    through_extensions!(
+        deserialize_any(),
+        deserialize_bool(),
+        deserialize_i8(),
+        deserialize_i16(),
+        deserialize_i32(),
+        deserialize_i64(),
+        deserialize_i128(),
+        deserialize_u8(),
+        deserialize_u16(),
+        deserialize_u32(),
+        deserialize_u64(),
+        deserialize_u128(),
+        deserialize_f32(),
+        deserialize_f64(),
+        deserialize_char(),
+        deserialize_str(),
+        deserialize_string(),
+        deserialize_bytes(),
+        deserialize_byte_buf(),
+        deserialize_unit(),
+        deserialize_unit_struct(name: &'static str),
+        deserialize_map(),
+        deserialize_identifier(),
+    );
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        if self.reader.peek() == Some(0xc0) {
+            self.reader.token()?;
+            return visitor.visit_none();
+        }
+        visitor.visit_some(self)
+    }
+
+    /// A list, or bytes as a list of their values (Python's `bytes` into `Vec<u8>`).
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        if let Some(mut inner) = self.enter_ext()? {
+            return de::Deserializer::deserialize_seq(&mut inner, visitor);
+        }
+        match self.reader.peek() {
+            Some(0xc4..=0xc6) => match self.reader.token()? {
+                Token::Bin(data) => visitor.visit_seq(de::value::SeqDeserializer::new(data.iter().copied())),
+                _ => Err(Error::codec("expected bytes")),
+            },
+            _ => self.any(visitor),
+        }
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, _len: usize, visitor: V) -> Result<V::Value> {
+        self.deserialize_seq(visitor)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value> {
+        self.deserialize_tuple(len, visitor)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value> {
+        if name == VALUE_NAME {
+            // `Value` reads every token itself, extensions included.
+            return visitor.visit_newtype_struct(Exact(self));
+        }
+        match PythonClass::parse(name).map(|class| self.enter_class(class)).transpose()?.flatten() {
+            Some(mut inner) => visitor.visit_newtype_struct(&mut inner),
+            None => visitor.visit_newtype_struct(self),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value> {
+        match PythonClass::parse(name).map(|class| self.enter_class(class)).transpose()?.flatten() {
+            Some(mut inner) => de::Deserializer::deserialize_map(&mut inner, visitor),
+            None => self.deserialize_map(visitor),
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value> {
+        if let Some(mut inner) = self.enter_ext()? {
+            return de::Deserializer::deserialize_enum(&mut inner, name, variants, visitor);
+        }
+        match self.reader.token()? {
+            Token::Str(variant) => visitor.visit_enum(variant.into_deserializer()),
+            Token::Map(1) => self.nested(|decoder| visitor.visit_enum(Variant(decoder))),
+            _ => Err(Error::codec("the value does not fit the type: an enum is text or a map of one entry")),
+        }
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        self.reader.skip()?;
+        visitor.visit_unit()
+    }
+}
+
+/// Deserializes a [`Value`] without looking through extensions.
+struct Exact<'a, 'de>(&'a mut Decoder<'de>);
+
+impl<'de> de::Deserializer<'de> for Exact<'_, 'de> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        let mut ahead = self.0.reader.clone();
+        match ahead.token()? {
+            Token::Ext(code, data) => {
+                self.0.reader = ahead;
+                visitor.visit_map(ExactExt { code, data, key_is_next: true })
+            }
+            Token::Array(left) => {
+                self.0.reader = ahead;
+                self.0.nested(|decoder| visitor.visit_seq(Items { decoder, left, exact: true }))
+            }
+            Token::Map(left) => {
+                self.0.reader = ahead;
+                self.0.nested(|decoder| visitor.visit_map(Items { decoder, left, exact: true }))
+            }
+            _ => self.0.any(visitor),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+/// Hands an extension to [`Value`]'s visitor as a map of one reserved key.
+struct ExactExt<'de> {
+    code: i8,
+    data: &'de [u8],
+    key_is_next: bool,
+}
+
+impl<'de> de::MapAccess<'de> for ExactExt<'de> {
+    type Error = Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>> {
+        if !std::mem::take(&mut self.key_is_next) {
+            return Ok(None);
+        }
+        seed.deserialize(EXT_NAME.into_deserializer()).map(Some)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value> {
+        seed.deserialize(ExtPair(self.code, self.data))
+    }
+}
+
+struct ExtPair<'de>(i8, &'de [u8]);
+
+impl<'de> de::Deserializer<'de> for ExtPair<'de> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        visitor.visit_seq(ExtPairItems(Some(self.0), Some(self.1)))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+struct ExtPairItems<'de>(Option<i8>, Option<&'de [u8]>);
+
+impl<'de> de::SeqAccess<'de> for ExtPairItems<'de> {
+    type Error = Error;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>> {
+        if let Some(code) = self.0.take() {
+            return seed.deserialize(code.into_deserializer()).map(Some);
+        }
+        match self.1.take() {
+            Some(data) => seed.deserialize(de::value::BorrowedBytesDeserializer::new(data)).map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+/// The items of a list, or the entries of a map.
+struct Items<'a, 'de> {
+    decoder: &'a mut Decoder<'de>,
+    left: usize,
+    exact: bool,
+}
+
+impl<'de> Items<'_, 'de> {
+    fn next<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value> {
+        if self.exact { seed.deserialize(Exact(self.decoder)) } else { seed.deserialize(&mut *self.decoder) }
+    }
+}
+
+impl<'de> de::SeqAccess<'de> for Items<'_, 'de> {
+    type Error = Error;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>> {
+        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
+        self.left = left;
+        self.next(seed).map(Some)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.left)
+    }
+}
+
+impl<'de> de::MapAccess<'de> for Items<'_, 'de> {
+    type Error = Error;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>> {
+        de::SeqAccess::next_element_seed(self, seed)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value> {
+        self.next(seed)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.left)
+    }
+}
+
+/// An enum written as `{variant: contents}`.
+struct Variant<'a, 'de>(&'a mut Decoder<'de>);
+
+impl<'de> de::EnumAccess<'de> for Variant<'_, 'de> {
+    type Error = Error;
+    type Variant = Self;
+
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self)> {
+        Ok((seed.deserialize(&mut *self.0)?, self))
+    }
+}
+
+impl<'de> de::VariantAccess<'de> for Variant<'_, 'de> {
+    type Error = Error;
+
+    fn unit_variant(self) -> Result<()> {
+        self.0.reader.skip().map(|_| ())
+    }
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value> {
+        seed.deserialize(self.0)
+    }
+    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value> {
+        de::Deserializer::deserialize_tuple(self.0, len, visitor)
+    }
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value> {
+        de::Deserializer::deserialize_map(self.0, visitor)
+    }
+}

@@ -1,0 +1,249 @@
+//! The dynamic value: MessagePack with LangGraph's extension types, as it is on disk.
+
+use bytes::Bytes;
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use super::{EXT_NAME, decode, encode};
+use crate::Result;
+
+/// Any value that a channel can hold, for callers that look inside without a Rust type for it.
+///
+/// It is shaped like MessagePack, not like JSON: integers of 64 bits, bytes, keys of any kind, and extensions whose
+/// payload is kept byte for byte. [`crate::python`] has typed views of the extensions.
+///
+/// An unsigned integer is [`Value::UInt`] only where it does not fit [`Value::Int`]; the `From` conversions keep to
+/// that.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Value {
+    /// `None`.
+    #[default]
+    Nil,
+    /// A boolean.
+    Bool(bool),
+    /// An integer that fits 64 bits with sign.
+    Int(i64),
+    /// An integer from 2^63 on.
+    UInt(u64),
+    /// A double.
+    Float(f64),
+    /// Text.
+    Str(String),
+    /// Bytes.
+    Bin(Bytes),
+    /// A list; Python's tuples become lists too.
+    Array(Vec<Self>),
+    /// A map in its order; of equal keys the last one counts.
+    Map(Vec<(Self, Self)>),
+    /// An extension: a Python object as `code` and payload.
+    Ext(i8, Bytes),
+}
+
+impl Value {
+    /// Decodes MessagePack. Bytes after the first value are ignored, as Python does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for truncated or malformed bytes, and for nesting beyond
+    /// [`MAX_DEPTH`](super::MAX_DEPTH).
+    pub fn from_msgpack(bytes: &[u8]) -> Result<Self> {
+        decode::value(&mut decode::Reader::new(bytes), 0)
+    }
+
+    /// Encodes as Python does: minimal widths, doubles, order kept.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for nesting that Python could not encode, for a key that is a
+    /// map or an extension, and for a length beyond 32 bits.
+    pub fn to_msgpack(&self) -> Result<Vec<u8>> {
+        let mut encoder = encode::Encoder::new();
+        encoder.value(self)?;
+        Ok(encoder.into_bytes())
+    }
+
+    /// Reads an entry of a map by a key that is text.
+    pub fn get(&self, key: &str) -> Option<&Self> {
+        match self {
+            Self::Map(entries) => entries
+                .iter()
+                .rev()
+                .find(|(candidate, _)| candidate.as_str() == Some(key))
+                .map(|(_, value)| value),
+            _ => None,
+        }
+    }
+
+    /// The text, if it is text.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The integer, if it is one that fits.
+    pub fn as_i64(&self) -> Option<i64> {
+        match self {
+            Self::Int(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The boolean, if it is one.
+    pub fn as_bool(&self) -> Option<bool> {
+        match self {
+            Self::Bool(flag) => Some(*flag),
+            _ => None,
+        }
+    }
+
+    /// The items, if it is a list.
+    pub fn as_array(&self) -> Option<&[Self]> {
+        match self {
+            Self::Array(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// The entries, if it is a map.
+    pub fn as_map(&self) -> Option<&[(Self, Self)]> {
+        match self {
+            Self::Map(entries) => Some(entries),
+            _ => None,
+        }
+    }
+
+    /// Whether it is `None`.
+    pub fn is_nil(&self) -> bool {
+        matches!(self, Self::Nil)
+    }
+}
+
+macro_rules! from {
+    ($($type:ty => |$value:ident| $make:expr),* $(,)?) => {$(
+        impl From<$type> for Value {
+            fn from($value: $type) -> Self {
+                $make
+            }
+        }
+    )*};
+}
+
+from! {
+    bool => |flag| Self::Bool(flag),
+    i32 => |number| Self::Int(number.into()),
+    u32 => |number| Self::Int(number.into()),
+    i64 => |number| Self::Int(number),
+    u64 => |number| i64::try_from(number).map_or(Self::UInt(number), Self::Int),
+    f64 => |number| Self::Float(number),
+    &str => |text| Self::Str(text.into()),
+    String => |text| Self::Str(text),
+    Bytes => |data| Self::Bin(data),
+    Vec<Value> => |items| Self::Array(items),
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Nil => serializer.serialize_unit(),
+            Self::Bool(flag) => serializer.serialize_bool(*flag),
+            Self::Int(number) => serializer.serialize_i64(*number),
+            Self::UInt(number) => serializer.serialize_u64(*number),
+            Self::Float(number) => serializer.serialize_f64(*number),
+            Self::Str(text) => serializer.serialize_str(text),
+            Self::Bin(data) => serializer.serialize_bytes(data),
+            Self::Array(items) => serializer.collect_seq(items),
+            Self::Map(entries) => {
+                let mut map = serializer.serialize_map(Some(entries.len()))?;
+                for (key, value) in entries {
+                    map.serialize_entry(key, value)?;
+                }
+                map.end()
+            }
+            Self::Ext(code, data) => serializer.serialize_newtype_struct(EXT_NAME, &(code, Raw(data))),
+        }
+    }
+}
+
+struct Raw<'a>(&'a [u8]);
+
+impl Serialize for Raw<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+/// From this crate's decoder the value comes exact. Where serde buffers first (`flatten`, untagged and internally
+/// tagged enums) and from other formats, it comes as what the format shows: extensions become their contents.
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_newtype_struct(super::VALUE_NAME, ValueVisitor)
+    }
+}
+
+struct ValueVisitor;
+
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("any value")
+    }
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Nil)
+    }
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Nil)
+    }
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        Value::deserialize(deserializer)
+    }
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+    fn visit_bool<E>(self, flag: bool) -> Result<Value, E> {
+        Ok(flag.into())
+    }
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(number.into())
+    }
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(number.into())
+    }
+    fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+        Ok(number.into())
+    }
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(text.into())
+    }
+    fn visit_string<E>(self, text: String) -> Result<Value, E> {
+        Ok(text.into())
+    }
+    fn visit_bytes<E>(self, data: &[u8]) -> Result<Value, E> {
+        Ok(Value::Bin(Bytes::copy_from_slice(data)))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut out = Vec::new();
+        while let Some(item) = items.next_element()? {
+            out.push(item);
+        }
+        Ok(Value::Array(out))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        // The decoder of this crate hands an exact value over in a map with one reserved key.
+        let mut out = Vec::new();
+        while let Some(key) = entries.next_key::<Value>()? {
+            if out.is_empty()
+                && let Value::Str(name) = &key
+                && name == EXT_NAME
+            {
+                let (code, data): (i8, Value) = entries.next_value()?;
+                if let Value::Bin(data) = data {
+                    return Ok(Value::Ext(code, data));
+                }
+                return Err(serde::de::Error::custom("an extension's payload must be bytes"));
+            }
+            out.push((key, entries.next_value()?));
+        }
+        Ok(Value::Map(out))
+    }
+}
