@@ -17,7 +17,7 @@ pub type Str = std::sync::Arc<str>;
 /// let newest = CheckpointConfig::new("thread-1");
 /// let one = newest.clone().with_checkpoint_id("1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8b");
 /// assert_eq!(newest.checkpoint_id(), None);
-/// assert_eq!(one.checkpoint_ns(), "");
+/// assert_eq!(&**one.checkpoint_ns(), "");
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckpointConfig {
