@@ -32,5 +32,5 @@ pub use memory::InMemorySaver;
 pub use metadata::CheckpointMetadata;
 pub use saver::{BaseCheckpointSaver, SaverCapabilities, SaverExt};
 pub use serde::{Tag, TypedBytes, Value};
-pub use thread::Thread;
+pub use thread::{Snapshot, Thread};
 pub use version::{ChannelVersion, ChannelVersions};

@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
-use crate::serde::Value;
+use crate::serde::{Value, json};
 use crate::{CheckpointConfig, Error, Result, Str};
 
 /// Keys of the config that LangGraph never copies into a checkpoint's metadata.
@@ -49,6 +49,26 @@ impl CheckpointMetadata {
             _ => Err(Error::invalid_argument("a metadata key must be text")),
         };
         entries.iter().map(entry).collect::<Result<_>>().map(Self)
+    }
+
+    /// Reads the JSON object that Python or [`to_json`](Self::to_json) wrote.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for what is no JSON object.
+    pub fn from_json(text: &[u8]) -> Result<Self> {
+        match json::parse(text)? {
+            Value::Map(entries) => Self::from_entries(&entries),
+            _ => Err(Error::codec("the stored metadata is no JSON object")),
+        }
+    }
+
+    /// Writes a JSON object as Python does for SQLite, keys in their order.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for what JSON cannot hold, such as bytes.
+    pub fn to_json(&self) -> Result<String> {
+        let entry = |(key, value): (&Str, &Value)| (Value::from(&**key), value.clone());
+        json::to_string(&Value::Map(self.0.iter().map(entry).collect()), json::Style::Plain)
     }
 
     /// Adds or replaces an entry.

@@ -1,18 +1,82 @@
 //! A thin typed layer over any saver.
 
-use crate::{BaseCheckpointSaver, Str};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-/// One thread of a saver, read into and committed from Rust structs.
+use crate::serde::{Value, decode, document, to_msgpack};
+use crate::{
+    BaseCheckpointSaver, ChannelValue, ChannelValues, ChannelVersion, ChannelVersions, Checkpoint, CheckpointConfig,
+    CheckpointMetadata, CheckpointTuple, Error, ListQuery, PendingWrite, Result, Str, id, special,
+};
+
+/// The channel that records that a task finished without writing anything.
+const NO_WRITES: &str = "__no_writes__";
+
+/// What stands before a task's name in its path: LangGraph's mark for a task that a trigger started.
+const PATH_PREFIX: &str = "~__pregel_pull, ";
+
+/// One thread of a saver, read into Rust structs and committed from them: one channel per field.
+///
+/// It writes nothing but ordinary checkpoints and pending writes, which Python LangGraph opens. A field that a struct
+/// does not have is a channel that is left alone, so a struct may be a view of some channels.
+///
+/// ```
+/// use checkpoint_core::{InMemorySaver, SaverExt};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct State {
+///     question: String,
+///     notes: Vec<String>,
+/// }
+/// #[derive(Serialize, Deserialize)]
+/// struct Note {
+///     note: String,
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> checkpoint_core::Result<()> {
+/// let thread = InMemorySaver::new().thread("thread-1");
+/// let start = thread.begin(&State { question: "why?".into(), notes: vec![] }).await?;
+/// // A task of this step finished; its result is safe before the step is.
+/// thread.record(&start, "search", &Note { note: "because".into() }).await?;
+///
+/// // After a crash: what is done is not done again.
+/// let at = thread.latest().await?.unwrap();
+/// assert!(at.is_done("search") && !at.is_done("read"));
+/// let mut state: State = at.values()?;
+/// state.notes.push(at.result::<Note>("search")?.unwrap().note);
+/// let next = thread.commit(&at, &state).await?;
+/// assert_eq!(next.step(), 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Thread<S> {
     saver: S,
-    thread_id: Str,
+    config: CheckpointConfig,
 }
 
 impl<S: BaseCheckpointSaver> Thread<S> {
-    /// Opens a thread.
+    /// Opens a thread at its root namespace. Nothing is read or written yet.
     pub fn new(saver: S, thread_id: impl Into<Str>) -> Self {
-        Self { saver, thread_id: thread_id.into() }
+        Self { saver, config: CheckpointConfig::new(thread_id) }
+    }
+
+    /// Works in another namespace; the root is `""`.
+    #[must_use]
+    pub fn namespace(mut self, checkpoint_ns: impl Into<Str>) -> Self {
+        self.config = self.config.with_checkpoint_ns(checkpoint_ns);
+        self
+    }
+
+    /// Adds an entry to the metadata of every checkpoint that is made from here on, such as a `run_id`.
+    #[must_use]
+    pub fn with_metadata(mut self, key: impl Into<Str>, value: impl Into<Value>) -> Self {
+        self.config = self.config.with_metadata(key, value);
+        self
     }
 
     /// The saver.
@@ -22,6 +86,265 @@ impl<S: BaseCheckpointSaver> Thread<S> {
 
     /// The thread.
     pub fn thread_id(&self) -> &Str {
-        &self.thread_id
+        self.config.thread_id()
     }
+
+    /// Reads the newest state.
+    ///
+    /// # Errors
+    /// As [`BaseCheckpointSaver::get_tuple`].
+    ///
+    /// # Cancellation
+    /// May be dropped at any time.
+    pub async fn latest(&self) -> Result<Option<Snapshot>> {
+        self.read(self.config.clone()).await
+    }
+
+    /// Reads the state of one checkpoint.
+    ///
+    /// # Errors
+    /// As [`BaseCheckpointSaver::get_tuple`].
+    ///
+    /// # Cancellation
+    /// May be dropped at any time.
+    pub async fn at(&self, checkpoint_id: impl Into<Str> + Send) -> Result<Option<Snapshot>> {
+        self.read(self.config.clone().with_checkpoint_id(checkpoint_id)).await
+    }
+
+    async fn read(&self, config: CheckpointConfig) -> Result<Option<Snapshot>> {
+        Ok(self.saver.get_tuple(&config).await?.map(|tuple| Snapshot { tuple }))
+    }
+
+    /// Streams the history of this namespace, newest first.
+    pub fn history(&self) -> BoxStream<'static, Result<Snapshot>> {
+        let query = ListQuery::from_config(&self.config);
+        self.saver.list(query).map(|tuple| tuple.map(|tuple| Snapshot { tuple })).boxed()
+    }
+
+    /// Stores an input: the first state of a thread (step -1), or new values on top of the newest one.
+    ///
+    /// # Errors
+    /// [`Codec`](crate::ErrorKind::Codec) when the value is not a struct or map; else as
+    /// [`BaseCheckpointSaver::put`].
+    ///
+    /// # Cancellation
+    /// A dropped call stored the state whole or not at all.
+    pub async fn begin<T: Serialize + Sync + ?Sized>(&self, input: &T) -> Result<Snapshot> {
+        let values = channels_of(input)?;
+        let latest = self.latest().await?;
+        self.store("input", latest.as_ref(), values).await
+    }
+
+    /// Stores the state after a step. Only channels whose bytes changed get a new version; others keep their value.
+    ///
+    /// Committing twice on the same snapshot makes two branches, of which the later is the newest.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    ///
+    /// # Cancellation
+    /// A dropped call stored the state whole or not at all.
+    pub async fn commit<T: Serialize + Sync + ?Sized>(&self, on: &Snapshot, state: &T) -> Result<Snapshot> {
+        self.store("loop", Some(on), channels_of(state)?).await
+    }
+
+    /// Stores values that were changed from outside: by a person, or by a program that is not the agent.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    ///
+    /// # Cancellation
+    /// A dropped call stored the state whole or not at all.
+    pub async fn update<T: Serialize + Sync + ?Sized>(&self, on: &Snapshot, values: &T) -> Result<Snapshot> {
+        self.store("update", Some(on), channels_of(values)?).await
+    }
+
+    /// Makes a state like an earlier one the newest, so that the agent goes on from there. The history stays.
+    ///
+    /// # Errors
+    /// As [`BaseCheckpointSaver::put`].
+    ///
+    /// # Cancellation
+    /// A dropped call stored the state whole or not at all.
+    pub async fn fork(&self, from: &Snapshot) -> Result<Snapshot> {
+        self.store("fork", Some(from), ChannelValues::new()).await
+    }
+
+    /// Records the result of a finished task of a step: one write per field, or that it wrote nothing (`&()`). It is
+    /// there after a crash, see [`Snapshot::is_done`]. The first record of a task stands.
+    ///
+    /// # Errors
+    /// [`Codec`](crate::ErrorKind::Codec) when the value is neither a struct or map nor `()`; else as
+    /// [`BaseCheckpointSaver::put_writes`].
+    ///
+    /// # Cancellation
+    /// A dropped call recorded the result whole or not at all.
+    pub async fn record<T: Serialize + Sync + ?Sized>(&self, on: &Snapshot, task: &str, result: &T) -> Result<()> {
+        let mut writes: Vec<_> = match ChannelValue::encode(result)? {
+            ChannelValue::Null => Vec::new(),
+            _ => channels_of(result)?.into_iter().collect(),
+        };
+        if writes.is_empty() {
+            writes.push((NO_WRITES.into(), ChannelValue::Null));
+        }
+        let task_id = task_id(on, task)?;
+        self.saver.put_writes(on.config(), &writes, &task_id, &format!("{PATH_PREFIX}{task}")).await
+    }
+
+    async fn store(&self, source: &str, on: Option<&Snapshot>, values: ChannelValues) -> Result<Snapshot> {
+        let step = on.map_or(-1, |on| on.step().saturating_add(1));
+        let mut checkpoint = Checkpoint::new(step);
+        let mut config = self.config.clone();
+        if let Some(on) = on {
+            let Checkpoint { channel_values, channel_versions, versions_seen, .. } = on.tuple.checkpoint.clone();
+            checkpoint.channel_values = channel_values;
+            checkpoint.channel_versions = channel_versions;
+            checkpoint.versions_seen = versions_seen;
+            config = config.with_checkpoint_id(on.id().clone());
+        }
+        if source == "input" {
+            checkpoint.versions_seen.entry("__input__".into()).or_default();
+        }
+        // As in LangGraph, everything that one step changed gets the same version.
+        let version = self.saver.get_next_version(ChannelVersion::newest(checkpoint.channel_versions.values()));
+        let mut new_versions = ChannelVersions::new();
+        for (channel, value) in values {
+            if checkpoint.channel_values.get(&channel).is_some_and(|old| same_bytes(old, &value)) {
+                continue;
+            }
+            checkpoint.channel_versions.insert(channel.clone(), version.clone());
+            checkpoint.channel_values.insert(channel.clone(), value);
+            new_versions.insert(channel, version.clone());
+        }
+        if matches!(source, "input" | "loop") {
+            let mut updated: Vec<Str> = new_versions.keys().cloned().collect();
+            updated.sort_unstable();
+            checkpoint.updated_channels = Some(updated);
+        }
+        let metadata = CheckpointMetadata::new(source, step);
+        let stored = self.saver.put(&config, &checkpoint, &metadata, &new_versions).await?;
+        let parent = on.map(|on| on.id().clone());
+        let tuple = CheckpointTuple::new(stored, checkpoint, metadata.merged(&config), parent, Vec::new());
+        Ok(Snapshot { tuple })
+    }
+}
+
+/// One channel per field of a struct or entry of a map.
+fn channels_of<T: Serialize + ?Sized>(value: &T) -> Result<ChannelValues> {
+    let msgpack = to_msgpack(value)?.into();
+    document::split_map(&msgpack).map_err(|_| {
+        Error::codec("a thread's values come from a struct or a map with text keys: one channel per field")
+    })
+}
+
+fn same_bytes(a: &ChannelValue, b: &ChannelValue) -> bool {
+    match (a, b) {
+        // Not by `==`: NaN stays NaN, and -0.0 is not 0.0.
+        (ChannelValue::Float(a), ChannelValue::Float(b)) => a.to_bits() == b.to_bits(),
+        _ => a == b,
+    }
+}
+
+/// The id of a task as LangGraph makes it: the hash of checkpoint, namespace, step and name.
+fn task_id(on: &Snapshot, task: &str) -> Result<String> {
+    let checkpoint_id = id::validate(on.id())?;
+    let checkpoint_ns = on.config().checkpoint_ns();
+    let separator = if checkpoint_ns.is_empty() { "" } else { "|" };
+    let mut bytes = checkpoint_id.as_bytes().to_vec();
+    let step = on.step().saturating_add(1);
+    bytes.extend_from_slice(format!("{checkpoint_ns}{separator}{task}{step}{task}__pregel_pull").as_bytes());
+    let hash = xxhash_rust::xxh3::xxh3_128(&bytes);
+    Ok(uuid::Uuid::from_u128(hash).hyphenated().to_string())
+}
+
+/// The state of a thread at one checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Snapshot {
+    tuple: CheckpointTuple,
+}
+
+impl Snapshot {
+    /// The checkpoint's id.
+    pub fn id(&self) -> &Str {
+        &self.tuple.checkpoint.id
+    }
+
+    /// The step: -1 for the first input, 0 for the first state after it.
+    pub fn step(&self) -> i64 {
+        self.tuple.metadata.step().unwrap_or(-1)
+    }
+
+    /// How the state came to be: `input`, `loop`, `update` or `fork`.
+    pub fn source(&self) -> Option<&str> {
+        self.tuple.metadata.source()
+    }
+
+    /// Thread, namespace and id.
+    pub fn config(&self) -> &CheckpointConfig {
+        &self.tuple.config
+    }
+
+    /// The id of the state before it, if any.
+    pub fn parent_id(&self) -> Option<&Str> {
+        self.tuple.parent_checkpoint_id()
+    }
+
+    /// Everything that was read.
+    pub fn tuple(&self) -> &CheckpointTuple {
+        &self.tuple
+    }
+
+    /// Decodes the channels that the type has fields for.
+    ///
+    /// # Errors
+    /// [`Codec`](crate::ErrorKind::Codec) for what does not fit the type, naming the channel.
+    pub fn values<T: DeserializeOwned>(&self) -> Result<T> {
+        decode::from_channels(&self.tuple.checkpoint.channel_values)
+    }
+
+    /// Decodes one channel, or `None` when it has no value.
+    ///
+    /// # Errors
+    /// [`Codec`](crate::ErrorKind::Codec) for what does not fit the type.
+    pub fn channel<T: DeserializeOwned>(&self, channel: &str) -> Result<Option<T>> {
+        let value = self.tuple.checkpoint.channel_values.get(channel);
+        value.map(|value| value.decode().map_err(|error| error.with("channel", channel))).transpose()
+    }
+
+    /// Whether a task of this step has finished and its result is recorded.
+    pub fn is_done(&self, task: &str) -> bool {
+        self.results_of(task).next().is_some()
+    }
+
+    /// The names of the tasks of this step that have finished, sorted.
+    pub fn done_tasks(&self) -> Vec<&str> {
+        let results = self.tuple.pending_writes.iter().filter(|write| is_result(write));
+        let mut names: Vec<_> = results.filter_map(|write| write.task_path.strip_prefix(PATH_PREFIX)).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Decodes the recorded result of a task, or `None` when it has not finished.
+    ///
+    /// # Errors
+    /// [`Codec`](crate::ErrorKind::Codec) for what does not fit the type, naming the channel.
+    pub fn result<T: DeserializeOwned>(&self, task: &str) -> Result<Option<T>> {
+        if !self.is_done(task) {
+            return Ok(None);
+        }
+        let writes = self.results_of(task).filter(|write| &*write.channel != NO_WRITES);
+        let values = writes.map(|write| (write.channel.clone(), write.value.clone())).collect();
+        decode::from_channels(&values).map(Some)
+    }
+
+    fn results_of<'a>(&'a self, task: &'a str) -> impl Iterator<Item = &'a PendingWrite> + 'a {
+        let of_task = move |write: &&PendingWrite| write.task_path.strip_prefix(PATH_PREFIX) == Some(task);
+        self.tuple.pending_writes.iter().filter(of_task).filter(|write| is_result(write))
+    }
+}
+
+/// Errors, interrupts and answers do not finish a task.
+fn is_result(write: &PendingWrite) -> bool {
+    special::index(&write.channel).is_none()
 }

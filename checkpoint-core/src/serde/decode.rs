@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::de::{self, DeserializeOwned, DeserializeSeed, IntoDeserializer, Visitor};
 
 use super::{EXT_NAME, MAX_DEPTH, PythonClass, VALUE_NAME, Value};
-use crate::{Error, Result};
+use crate::{ChannelValues, Error, Result, Str};
 
 /// Decodes MessagePack into a Rust type.
 ///
@@ -619,5 +619,61 @@ impl<'de> de::VariantAccess<'de> for Variant<'_, 'de> {
         visitor: V,
     ) -> Result<V::Value> {
         de::Deserializer::deserialize_map(self.0, visitor)
+    }
+}
+
+/// Decodes a type whose fields are channels.
+pub(crate) fn from_channels<T: DeserializeOwned>(values: &ChannelValues) -> Result<T> {
+    let msgpack = |(channel, value): (&Str, &crate::ChannelValue)| {
+        let bytes = value.to_msgpack().map_err(|error| error.with("channel", channel))?;
+        Ok((channel.clone(), bytes))
+    };
+    let entries = values.iter().map(msgpack).collect::<Result<Vec<_>>>()?;
+    T::deserialize(Channels { entries: entries.iter(), value: None })
+}
+
+/// Channels as the fields of one struct.
+struct Channels<'de> {
+    entries: std::slice::Iter<'de, (Str, Bytes)>,
+    value: Option<&'de (Str, Bytes)>,
+}
+
+impl<'de> de::Deserializer<'de> for Channels<'de> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        visitor.visit_map(self)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _name: &'static str, visitor: V) -> Result<V::Value> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        visitor.visit_unit()
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit_struct
+        seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+impl<'de> de::MapAccess<'de> for Channels<'de> {
+    type Error = Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>> {
+        self.value = self.entries.next();
+        let Some((channel, _)) = self.value else { return Ok(None) };
+        seed.deserialize(channel.into_deserializer()).map(Some)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value> {
+        let Some((channel, msgpack)) = self.value.take() else { return Err(Error::codec("a value without a key")) };
+        seed.deserialize(&mut Decoder::new(msgpack, 1)).map_err(|error| error.with("channel", channel))
     }
 }

@@ -67,7 +67,7 @@ fn splice(encoder: &mut Encoder, key: &str, value: &ChannelValue) -> Result<()> 
         ChannelValue::Float(number) => encoder.float(*number),
         ChannelValue::Str(text) => encoder.str(text)?,
         ChannelValue::Blob(blob) => {
-            encoder.raw(&blob.to_msgpack().map_err(|error| error.with("channel", key))?)
+            encoder.raw(&blob.to_msgpack().map_err(|error| error.with("channel", key))?);
         }
     }
     Ok(())
@@ -107,13 +107,7 @@ pub fn decode_checkpoint(document: &Bytes) -> Result<Checkpoint> {
             "v" => checkpoint.v = integer(reader)?,
             "id" => checkpoint.id = text(reader)?,
             "ts" => checkpoint.ts = text(reader)?,
-            "channel_values" => {
-                for_each_entry(reader, |reader, channel| {
-                    let value = slice(reader, document)?;
-                    checkpoint.channel_values.insert(channel.into(), value);
-                    Ok(())
-                })?;
-            }
+            "channel_values" => checkpoint.channel_values = read_values(reader, document)?,
             "channel_versions" => checkpoint.channel_versions = read_versions(reader)?,
             "versions_seen" => {
                 for_each_entry(reader, |reader, node| {
@@ -135,6 +129,21 @@ pub fn decode_checkpoint(document: &Bytes) -> Result<Checkpoint> {
         Ok(())
     })?;
     Ok(checkpoint)
+}
+
+/// Splits a map into its entries, which are slices of it.
+pub(crate) fn split_map(document: &Bytes) -> Result<ChannelValues> {
+    read_values(&mut Reader::new(document), document)
+}
+
+fn read_values(reader: &mut Reader<'_>, document: &Bytes) -> Result<ChannelValues> {
+    let mut values = ChannelValues::new();
+    for_each_entry(reader, |reader, channel| {
+        let value = slice(reader, document)?;
+        values.insert(channel.into(), value);
+        Ok(())
+    })?;
+    Ok(values)
 }
 
 /// Looks up some channels' values without building the checkpoint: `None` for a channel that has none.

@@ -155,7 +155,7 @@ impl Encoder {
             (_, [Some(marker), ..]) if len < 0x100 => self.out.extend([marker, len as u8]),
             (_, [_, Some(marker), _]) if len < 0x1_0000 => self.head(marker, &(len as u16).to_be_bytes()),
             (_, [_, _, Some(marker)]) if u32::try_from(len).is_ok() => {
-                self.head(marker, &(len as u32).to_be_bytes())
+                self.head(marker, &(len as u32).to_be_bytes());
             }
             _ => return Err(Error::codec("a value of 4 GiB or more cannot be encoded").with("length", len)),
         }
@@ -282,9 +282,9 @@ impl<'a> Compound<'a> {
             None => {
                 let mut header = Encoder::default();
                 if is_map {
-                    header.map(count)?
+                    header.map(count)?;
                 } else {
-                    header.array(count)?
+                    header.array(count)?;
                 }
                 encoder.out.splice(start..start, header.out);
             }
