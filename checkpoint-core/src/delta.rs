@@ -175,3 +175,58 @@ fn is_snapshot(value: &ChannelValue) -> bool {
             Ok(crate::serde::decode::Token::Ext(SNAPSHOT_CODE, _))
         )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TypedBytes;
+
+    /// A chain `c0 <- c1 <- …`; each checkpoint has the values and counters given.
+    fn chain(links: &[(&[(&str, ChannelValue)], &[&str])]) -> Vec<Link> {
+        let link = |(at, (values, counted)): (usize, &(&[(&str, ChannelValue)], &[&str]))| {
+            let mut checkpoint = Checkpoint::with_id(format!("c{at}"));
+            for channel in ["log", "trigger"] {
+                checkpoint.channel_versions.insert(channel.into(), 1.into());
+            }
+            for (channel, value) in *values {
+                checkpoint.channel_values.insert((*channel).into(), value.clone());
+            }
+            let counters =
+                counted.iter().map(|channel| ((*channel).into(), crate::Value::Array(vec![]))).collect();
+            let metadata = CheckpointMetadata::default()
+                .with("counters_since_delta_snapshot", crate::Value::Map(counters));
+            Link::new(checkpoint, metadata, at.checked_sub(1).map(|parent| format!("c{parent}").into()))
+        };
+        links.iter().enumerate().map(link).collect()
+    }
+
+    fn needed(links: &[Link]) -> Vec<String> {
+        let load = |id: &Str| Ok(links.iter().find(|link| link.checkpoint.id == *id).cloned());
+        needed_ancestors(links.last().unwrap(), load).unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn ancestors_are_kept_up_to_the_seed_of_a_delta_channel_only() {
+        let snapshot = || ChannelValue::Blob(TypedBytes::msgpack(&b"\xd4\x07\xc0"[..]));
+        let trigger = || ("trigger", ChannelValue::Null);
+        // A consumed trigger alone needs nothing.
+        assert_eq!(needed(&chain(&[(&[trigger()], &[]), (&[], &[])])), Vec::<String>::new());
+        // Counted updates reach back to the value, plain or snapshot.
+        let links =
+            chain(&[(&[], &[]), (&[("log", 1.into())], &[]), (&[trigger()], &["log"]), (&[], &["log"])]);
+        assert_eq!(needed(&links), ["c2", "c1"]);
+        // Without counters a snapshot in an ancestor tells.
+        assert_eq!(needed(&chain(&[(&[("log", snapshot())], &[]), (&[], &[]), (&[], &[])])), ["c1", "c0"]);
+        // Counted, but never a value: everything to the root.
+        assert_eq!(needed(&chain(&[(&[], &[]), (&[], &["log"]), (&[], &["log"])])), ["c1", "c0"]);
+        // A snapshot of its own needs nothing.
+        assert_eq!(needed(&chain(&[(&[], &["log"]), (&[("log", snapshot())], &[])])), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_loop_of_parents_ends() {
+        let mut links = chain(&[(&[], &["log"]), (&[], &["log"])]);
+        links[0].parent_checkpoint_id = Some("c1".into());
+        assert_eq!(needed(&links), ["c0", "c1"]);
+    }
+}

@@ -7,8 +7,9 @@ use serde::de::DeserializeOwned;
 
 use crate::serde::{Value, decode, document, to_msgpack};
 use crate::{
-    BaseCheckpointSaver, ChannelValue, ChannelValues, ChannelVersion, ChannelVersions, Checkpoint, CheckpointConfig,
-    CheckpointMetadata, CheckpointTuple, Error, ListQuery, PendingWrite, Result, Str, id, special,
+    BaseCheckpointSaver, ChannelValue, ChannelValues, ChannelVersion, ChannelVersions, Checkpoint,
+    CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, ListQuery, PendingWrite, Result, Str, id,
+    special,
 };
 
 /// The channel that records that a task finished without writing anything.
@@ -179,7 +180,12 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     ///
     /// # Cancellation
     /// A dropped call recorded the result whole or not at all.
-    pub async fn record<T: Serialize + Sync + ?Sized>(&self, on: &Snapshot, task: &str, result: &T) -> Result<()> {
+    pub async fn record<T: Serialize + Sync + ?Sized>(
+        &self,
+        on: &Snapshot,
+        task: &str,
+        result: &T,
+    ) -> Result<()> {
         let mut writes: Vec<_> = match ChannelValue::encode(result)? {
             ChannelValue::Null => Vec::new(),
             _ => channels_of(result)?.into_iter().collect(),
@@ -196,7 +202,8 @@ impl<S: BaseCheckpointSaver> Thread<S> {
         let mut checkpoint = Checkpoint::new(step);
         let mut config = self.config.clone();
         if let Some(on) = on {
-            let Checkpoint { channel_values, channel_versions, versions_seen, .. } = on.tuple.checkpoint.clone();
+            let Checkpoint { channel_values, channel_versions, versions_seen, .. } =
+                on.tuple.checkpoint.clone();
             checkpoint.channel_values = channel_values;
             checkpoint.channel_versions = channel_versions;
             checkpoint.versions_seen = versions_seen;
@@ -206,7 +213,8 @@ impl<S: BaseCheckpointSaver> Thread<S> {
             checkpoint.versions_seen.entry("__input__".into()).or_default();
         }
         // As in LangGraph, everything that one step changed gets the same version.
-        let version = self.saver.get_next_version(ChannelVersion::newest(checkpoint.channel_versions.values()));
+        let version =
+            self.saver.get_next_version(ChannelVersion::newest(checkpoint.channel_versions.values()));
         let mut new_versions = ChannelVersions::new();
         for (channel, value) in values {
             if checkpoint.channel_values.get(&channel).is_some_and(|old| same_bytes(old, &value)) {
@@ -319,7 +327,8 @@ impl Snapshot {
     /// The names of the tasks of this step that have finished, sorted.
     pub fn done_tasks(&self) -> Vec<&str> {
         let results = self.tuple.pending_writes.iter().filter(|write| is_result(write));
-        let mut names: Vec<_> = results.filter_map(|write| write.task_path.strip_prefix(PATH_PREFIX)).collect();
+        let mut names: Vec<_> =
+            results.filter_map(|write| write.task_path.strip_prefix(PATH_PREFIX)).collect();
         names.sort_unstable();
         names.dedup();
         names
@@ -347,4 +356,108 @@ impl Snapshot {
 /// Errors, interrupts and answers do not finish a task.
 fn is_result(write: &PendingWrite) -> bool {
     special::index(&write.channel).is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::TryStreamExt;
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::{ErrorKind, InMemorySaver, SaverExt};
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    struct State {
+        topic: String,
+        score: f64,
+        notes: Vec<String>,
+        answer: Option<String>,
+    }
+
+    fn start() -> State {
+        State { topic: "rust".into(), score: f64::NAN, notes: vec![], answer: None }
+    }
+
+    #[tokio::test]
+    async fn only_what_changed_gets_a_version() {
+        let thread = InMemorySaver::new().thread("t");
+        let first = thread.begin(&start()).await.unwrap();
+        assert_eq!((first.step(), first.source(), first.parent_id()), (-1, Some("input"), None));
+        let next = State { notes: vec!["a".into()], ..start() };
+        let second = thread.commit(&first, &next).await.unwrap();
+        let checkpoint = &second.tuple().checkpoint;
+        let majors: Vec<_> =
+            checkpoint.channel_versions.iter().map(|(name, version)| (&**name, version.major())).collect();
+        assert_eq!(majors, [("topic", 1), ("score", 1), ("notes", 2), ("answer", 1)]);
+        assert_eq!(checkpoint.updated_channels.as_deref(), Some(&[Str::from("notes")][..]));
+        assert_eq!((second.step(), second.source(), second.parent_id()), (0, Some("loop"), Some(first.id())));
+        assert_eq!(thread.latest().await.unwrap().unwrap(), second, "what commit returns is what is stored");
+    }
+
+    #[tokio::test]
+    async fn views_leave_other_channels_alone() {
+        #[derive(Serialize, Deserialize)]
+        struct Answer {
+            answer: Option<String>,
+        }
+        let thread = InMemorySaver::new().thread("t").with_metadata("run_id", "r1");
+        let first = thread.begin(&start()).await.unwrap();
+        let second = thread.update(&first, &Answer { answer: Some("42".into()) }).await.unwrap();
+        let state: State = second.values().unwrap();
+        assert_eq!((state.topic.as_str(), state.answer.as_deref()), ("rust", Some("42")));
+        assert_eq!(second.channel::<Option<String>>("answer").unwrap(), Some(Some("42".into())));
+        assert_eq!(second.channel::<String>("nothing").unwrap(), None);
+        assert_eq!(second.tuple().metadata.run_id(), Some("r1"));
+        assert_eq!(second.tuple().checkpoint.updated_channels, None);
+        let wrong = second.channel::<Vec<String>>("topic").unwrap_err();
+        assert!(wrong.kind() == ErrorKind::Codec && wrong.to_string().contains("topic"), "{wrong}");
+    }
+
+    #[tokio::test]
+    async fn finished_tasks_are_known_by_name() {
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Note {
+            note: String,
+        }
+        let thread = InMemorySaver::new().thread("t").namespace("sub:1");
+        let on = thread.begin(&start()).await.unwrap();
+        thread.record(&on, "search", &Note { note: "first".into() }).await.unwrap();
+        thread.record(&on, "search", &Note { note: "again".into() }).await.unwrap();
+        thread.record(&on, "log", &()).await.unwrap();
+        let failed = [(Str::from(special::ERROR), ChannelValue::from("boom"))];
+        let path = format!("{PATH_PREFIX}fail");
+        thread.saver().put_writes(on.config(), &failed, "other", &path).await.unwrap();
+
+        let on = thread.at(on.id().clone()).await.unwrap().unwrap();
+        assert_eq!(on.done_tasks(), ["log", "search"]);
+        assert!(on.is_done("search") && on.is_done("log") && !on.is_done("fail") && !on.is_done("sea"));
+        assert_eq!(on.result::<Note>("search").unwrap(), Some(Note { note: "first".into() }));
+        assert_eq!(on.result::<Note>("fail").unwrap(), None);
+        assert_eq!(on.result::<Note>("log").unwrap_err().kind(), ErrorKind::Codec);
+    }
+
+    #[tokio::test]
+    async fn a_fork_becomes_the_newest_and_keeps_the_history() {
+        let thread = InMemorySaver::new().thread("t");
+        let first = thread.begin(&start()).await.unwrap();
+        let second = thread.commit(&first, &State { topic: "python".into(), ..start() }).await.unwrap();
+        let fork = thread.fork(&first).await.unwrap();
+        assert_eq!(thread.latest().await.unwrap().unwrap().id(), fork.id());
+        assert_eq!(fork.parent_id(), Some(first.id()));
+        assert_eq!(fork.values::<State>().unwrap().topic, "rust");
+        let ids: Vec<_> =
+            thread.history().map_ok(|snapshot| snapshot.id().clone()).try_collect().await.unwrap();
+        assert_eq!(ids, [fork.id().clone(), second.id().clone(), first.id().clone()]);
+        let input = thread.begin(&State { topic: "next".into(), ..start() }).await.unwrap();
+        assert_eq!((input.step(), input.parent_id()), (1, Some(fork.id())));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_struct_is_refused_before_anything_is_stored() {
+        let thread = InMemorySaver::new().thread("t");
+        for error in [thread.begin("text").await.unwrap_err(), thread.begin(&[1, 2]).await.unwrap_err()] {
+            assert!(error.kind() == ErrorKind::Codec && error.to_string().contains("struct"), "{error}");
+        }
+        assert!(thread.latest().await.unwrap().is_none());
+    }
 }

@@ -213,7 +213,9 @@ impl Cipher {
                 key.open(tag, &typed.data, place)
             }
             _ => {
-                return Err(Error::crypto("the value was sealed by an unknown cipher").with("tag", &typed.tag));
+                return Err(
+                    Error::crypto("the value was sealed by an unknown cipher").with("tag", &typed.tag)
+                );
             }
         };
         let data = data.ok_or_else(|| {

@@ -11,8 +11,8 @@ use crate::delta::{self, DeltaChannelHistory, HistoryWalk, Link};
 use crate::filter::FilterSemantics;
 use crate::{
     BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata,
-    CheckpointTuple, ListQuery, PendingWrite, PruneStrategy, Result, ResultExt, SaverCapabilities, Str, ThreadInfo,
-    ThreadQuery, id, index_writes,
+    CheckpointTuple, ListQuery, PendingWrite, PruneStrategy, Result, ResultExt, SaverCapabilities, Str,
+    ThreadInfo, ThreadQuery, id, index_writes,
 };
 
 const BACKEND: &str = "memory";
@@ -173,7 +173,8 @@ impl Namespace {
     }
 
     fn writes_on(&self, checkpoint_id: &Str) -> Vec<PendingWrite> {
-        let mut writes: Vec<_> = self.writes.get(checkpoint_id).into_iter().flat_map(BTreeMap::values).cloned().collect();
+        let mut writes: Vec<_> =
+            self.writes.get(checkpoint_id).into_iter().flat_map(BTreeMap::values).cloned().collect();
         writes.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
         writes
     }
@@ -197,7 +198,8 @@ impl Namespace {
     fn prune(&mut self) -> Result<()> {
         let Some(newest) = self.checkpoints.last_key_value().map(|(id, _)| id.clone()) else { return Ok(()) };
         let Some(link) = self.link(&newest) else { return Ok(()) };
-        let mut keep: BTreeSet<Str> = delta::needed_ancestors(&link, |id| Ok(self.link(id)))?.into_iter().collect();
+        let mut keep: BTreeSet<Str> =
+            delta::needed_ancestors(&link, |id| Ok(self.link(id)))?.into_iter().collect();
         keep.insert(newest.clone());
         self.checkpoints.retain(|id, _| keep.contains(id));
         // Writes may be ahead of their checkpoint: those beyond the newest stay.
@@ -222,7 +224,10 @@ fn normalized(checkpoint: &Checkpoint) -> Result<Checkpoint> {
         if let ChannelValue::Blob(blob) = value
             && blob.tag != "bytes"
         {
-            *value = blob.to_msgpack().and_then(ChannelValue::from_msgpack).map_err(|error| error.with("channel", channel))?;
+            *value = blob
+                .to_msgpack()
+                .and_then(ChannelValue::from_msgpack)
+                .map_err(|error| error.with("channel", channel))?;
         }
     }
     Ok(checkpoint)
@@ -244,7 +249,8 @@ impl BaseCheckpointSaver for InMemorySaver {
 
     async fn get_tuple(&self, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
         let state = self.read();
-        let namespace = state.get(config.thread_id()).and_then(|namespaces| namespaces.get(config.checkpoint_ns()));
+        let namespace =
+            state.get(config.thread_id()).and_then(|namespaces| namespaces.get(config.checkpoint_ns()));
         Ok(namespace.and_then(|namespace| {
             let (checkpoint_id, _) = namespace.find(config.checkpoint_id())?;
             namespace.tuple(config.thread_id(), config.checkpoint_ns(), checkpoint_id)
@@ -270,11 +276,14 @@ impl BaseCheckpointSaver for InMemorySaver {
             let page: Vec<_> = {
                 let state = saver.read();
                 let after = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-                let threads = state.range::<Str, _>((after, Bound::Unbounded)).filter_map(|(thread_id, namespaces)| {
-                    let newest = namespaces.values().filter_map(|namespace| namespace.checkpoints.last_key_value());
-                    let newest = newest.map(|(id, _)| id).max()?;
-                    Some(ThreadInfo::new(thread_id.clone(), newest.clone()))
-                });
+                let threads =
+                    state.range::<Str, _>((after, Bound::Unbounded)).filter_map(|(thread_id, namespaces)| {
+                        let newest = namespaces
+                            .values()
+                            .filter_map(|namespace| namespace.checkpoints.last_key_value());
+                        let newest = newest.map(|(id, _)| id).max()?;
+                        Some(ThreadInfo::new(thread_id.clone(), newest.clone()))
+                    });
                 threads.take(left.min(PAGE)).collect()
             };
             let last = page.last().map(|info| info.thread_id.clone())?;
@@ -319,7 +328,8 @@ impl BaseCheckpointSaver for InMemorySaver {
             let value = ChannelValue::from_typed(value.to_typed()?)?;
             Ok(PendingWrite::new(task_id.clone(), channel.clone(), value).stored_at(task_path, idx))
         };
-        let rows = indexes.into_iter().zip(writes).map(row).collect::<Result<Vec<_>>>().at(BACKEND, "put_writes")?;
+        let rows =
+            indexes.into_iter().zip(writes).map(row).collect::<Result<Vec<_>>>().at(BACKEND, "put_writes")?;
         if rows.is_empty() {
             return Ok(());
         }
@@ -350,7 +360,8 @@ impl BaseCheckpointSaver for InMemorySaver {
     ) -> Result<BTreeMap<Str, DeltaChannelHistory>> {
         let mut walk = HistoryWalk::new(channels);
         let state = self.read();
-        let namespace = state.get(config.thread_id()).and_then(|namespaces| namespaces.get(config.checkpoint_ns()));
+        let namespace =
+            state.get(config.thread_id()).and_then(|namespaces| namespaces.get(config.checkpoint_ns()));
         let Some(namespace) = namespace else { return Ok(walk.finish()) };
         let mut next = namespace.find(config.checkpoint_id()).and_then(|(_, row)| row.parent.as_ref());
         let mut seen = BTreeSet::new();
@@ -359,7 +370,9 @@ impl BaseCheckpointSaver for InMemorySaver {
             if walk.open().is_empty() || !seen.insert(id) {
                 break;
             }
-            walk.visit(&namespace.writes_on(id), |channel| row.checkpoint.channel_values.get(channel).cloned());
+            walk.visit(&namespace.writes_on(id), |channel| {
+                row.checkpoint.channel_values.get(channel).cloned()
+            });
             next = row.parent.as_ref();
         }
         Ok(walk.finish())
@@ -381,7 +394,9 @@ impl BaseCheckpointSaver for InMemorySaver {
 
     async fn copy_thread(&self, source_thread_id: &str, target_thread_id: &str) -> Result<()> {
         let mut state = self.write();
-        let Some(source) = state.get(source_thread_id).filter(|_| source_thread_id != target_thread_id).cloned() else {
+        let Some(source) =
+            state.get(source_thread_id).filter(|_| source_thread_id != target_thread_id).cloned()
+        else {
             return Ok(());
         };
         let target = state.entry(Str::from(target_thread_id)).or_default();

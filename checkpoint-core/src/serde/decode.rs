@@ -649,7 +649,11 @@ impl<'de> de::Deserializer<'de> for Channels<'de> {
         visitor.visit_some(self)
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _name: &'static str, visitor: V) -> Result<V::Value> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -673,7 +677,9 @@ impl<'de> de::MapAccess<'de> for Channels<'de> {
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value> {
-        let Some((channel, msgpack)) = self.value.take() else { return Err(Error::codec("a value without a key")) };
+        let Some((channel, msgpack)) = self.value.take() else {
+            return Err(Error::codec("a value without a key"));
+        };
         seed.deserialize(&mut Decoder::new(msgpack, 1)).map_err(|error| error.with("channel", channel))
     }
 }
