@@ -1,5 +1,43 @@
-//! Core of a persistence layer for agents, compatible with LangGraph's Python.
-#![doc = ""]
+//! Checkpoints: the state of an agent's thread at every step, so that a run can be resumed after a crash, replayed,
+//! forked and inspected. This crate has what every backend shares; it holds no driver and no runtime.
+//!
+//! * [`BaseCheckpointSaver`] is the trait that a backend implements, [`SaverExt`] the conveniences on top of it.
+//! * [`Thread`] is the typed layer for Rust programs: structs in, structs out.
+//! * [`serde`] encodes values byte for byte as LangGraph's Python does, [`python`] has views of its objects.
+//! * [`cipher`] seals what a backend stores.
+//! * [`InMemorySaver`] keeps everything in the process; it is the model for all others.
+//!
+//! ```
+//! use checkpoint_core::{InMemorySaver, SaverExt};
+//!
+//! #[derive(serde::Serialize, serde::Deserialize)]
+//! struct State {
+//!     question: String,
+//!     answer: Option<String>,
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> checkpoint_core::Result<()> {
+//! let thread = InMemorySaver::new().thread("thread-1");
+//! let step = thread.begin(&State { question: "why?".into(), answer: None }).await?;
+//! let mut state: State = step.values()?;
+//! state.answer = Some("because".into());
+//! thread.commit(&step, &state).await?;
+//! assert_eq!(thread.latest().await?.unwrap().channel::<String>("answer")?.unwrap(), "because");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How a value travels
+//!
+//! A Rust value is encoded into a [`ChannelValue`]: a scalar, or a blob under a type tag. A saver moves blobs as
+//! bytes and never looks into them; with a [`Cipher`] it seals them where it stores them. A caller decodes just the
+//! channels it reads, straight into its types, or into a dynamic [`Value`].
+//!
+//! # What it is not
+//!
+//! No graph runtime: it does not run nodes, retry tasks or schedule anything. No lock service: two writers on one
+//! thread make two branches, of which the later is the newest, as in LangGraph.
 
 mod checkpoint;
 pub mod cipher;
