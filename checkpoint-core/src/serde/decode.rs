@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde::de::{self, DeserializeOwned, DeserializeSeed, IntoDeserializer, Visitor};
 
-use super::{EXT_NAME, MAX_DEPTH, PythonClass, VALUE_NAME, Value};
+use super::{MAX_DEPTH, PythonClass, VALUE_NAME, Value};
 use crate::{ChannelValues, Error, Result, Str};
 
 /// Decodes MessagePack into a Rust type.
@@ -463,9 +463,9 @@ impl<'de> de::Deserializer<'de> for Exact<'_, 'de> {
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         let mut ahead = self.0.reader.clone();
         match ahead.token()? {
-            Token::Ext(code, data) => {
+            Token::Ext(code, payload) => {
                 self.0.reader = ahead;
-                visitor.visit_map(ExactExt { code, data, key_is_next: true })
+                visitor.visit_enum(Extension { code, payload })
             }
             Token::Array(left) => {
                 self.0.reader = ahead;
@@ -493,56 +493,35 @@ impl<'de> de::Deserializer<'de> for Exact<'_, 'de> {
     }
 }
 
-/// Hands an extension to [`Value`]'s visitor as a map of one reserved key.
-struct ExactExt<'de> {
+/// Hands an extension to [`Value`]'s visitor: an enum whose variant is the code, and its content the payload.
+struct Extension<'de> {
     code: i8,
-    data: &'de [u8],
-    key_is_next: bool,
+    payload: &'de [u8],
 }
 
-impl<'de> de::MapAccess<'de> for ExactExt<'de> {
+impl<'de> de::EnumAccess<'de> for Extension<'de> {
     type Error = Error;
+    type Variant = Self;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>> {
-        if !std::mem::take(&mut self.key_is_next) {
-            return Ok(None);
-        }
-        seed.deserialize(EXT_NAME.into_deserializer()).map(Some)
-    }
-
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value> {
-        seed.deserialize(ExtPair(self.code, self.data))
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self)> {
+        Ok((seed.deserialize(self.code.into_deserializer())?, self))
     }
 }
 
-struct ExtPair<'de>(i8, &'de [u8]);
-
-impl<'de> de::Deserializer<'de> for ExtPair<'de> {
+impl<'de> de::VariantAccess<'de> for Extension<'de> {
     type Error = Error;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
-        visitor.visit_seq(ExtPairItems(Some(self.0), Some(self.1)))
+    fn unit_variant(self) -> Result<()> {
+        Ok(())
     }
-
-    serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
-        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value> {
+        seed.deserialize(de::value::BorrowedBytesDeserializer::new(self.payload))
     }
-}
-
-struct ExtPairItems<'de>(Option<i8>, Option<&'de [u8]>);
-
-impl<'de> de::SeqAccess<'de> for ExtPairItems<'de> {
-    type Error = Error;
-
-    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>> {
-        if let Some(code) = self.0.take() {
-            return seed.deserialize(code.into_deserializer()).map(Some);
-        }
-        match self.1.take() {
-            Some(data) => seed.deserialize(de::value::BorrowedBytesDeserializer::new(data)).map(Some),
-            None => Ok(None),
-        }
+    fn tuple_variant<V: Visitor<'de>>(self, _len: usize, visitor: V) -> Result<V::Value> {
+        visitor.visit_borrowed_bytes(self.payload)
+    }
+    fn struct_variant<V: Visitor<'de>>(self, _fields: &'static [&'static str], visitor: V) -> Result<V::Value> {
+        visitor.visit_borrowed_bytes(self.payload)
     }
 }
 

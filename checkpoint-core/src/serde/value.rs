@@ -1,7 +1,7 @@
 //! The dynamic value: MessagePack with LangGraph's extension types, as it is on disk.
 
 use bytes::Bytes;
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::{EXT_NAME, decode, encode};
@@ -229,21 +229,48 @@ impl<'de> Visitor<'de> for ValueVisitor {
         Ok(Value::Array(out))
     }
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        // The decoder of this crate hands an exact value over in a map with one reserved key.
         let mut out = Vec::new();
-        while let Some(key) = entries.next_key::<Value>()? {
-            if out.is_empty()
-                && let Value::Str(name) = &key
-                && name == EXT_NAME
-            {
-                let (code, data): (i8, Value) = entries.next_value()?;
-                if let Value::Bin(data) = data {
-                    return Ok(Value::Ext(code, data));
-                }
-                return Err(serde::de::Error::custom("an extension's payload must be bytes"));
-            }
-            out.push((key, entries.next_value()?));
+        while let Some(entry) = entries.next_entry()? {
+            out.push(entry);
         }
         Ok(Value::Map(out))
+    }
+    /// The decoder of this crate hands an extension over as an enum, which no other format does unasked.
+    fn visit_enum<A: EnumAccess<'de>>(self, extension: A) -> Result<Value, A::Error> {
+        let (code, payload): (i8, _) = extension.variant()?;
+        match payload.newtype_variant()? {
+            Value::Bin(payload) => Ok(Value::Ext(code, payload)),
+            _ => Err(serde::de::Error::custom("an extension's payload must be bytes")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serde::{from_msgpack, to_msgpack};
+
+    #[test]
+    fn is_exact_as_a_field_and_cannot_be_spoofed() {
+        let ext = Value::Ext(42, Bytes::from_static(b"\xc1 no MessagePack"));
+        let fake =
+            Value::Map(vec![(EXT_NAME.into(), Value::Array(vec![7_i64.into(), Value::Bin(Bytes::new())]))]);
+        let value = Value::Map(vec![
+            ("a".into(), Value::Array(vec![ext.clone(), fake])),
+            (list_key(), Value::UInt(u64::MAX)),
+        ]);
+        let bytes = value.to_msgpack().unwrap();
+        assert_eq!(to_msgpack(&value).unwrap(), bytes, "both encoders agree");
+        assert_eq!(from_msgpack::<Value>(&bytes).unwrap(), value);
+        let field: std::collections::BTreeMap<String, Value> = from_msgpack(
+            &to_msgpack(&[("x", ext.clone())].into_iter().collect::<std::collections::BTreeMap<_, _>>())
+                .unwrap(),
+        )
+        .unwrap();
+        assert_eq!(field.get("x"), Some(&ext));
+    }
+
+    fn list_key() -> Value {
+        Value::Array(vec![Value::Nil, 1.5.into()])
     }
 }
