@@ -1,7 +1,15 @@
 //! JSON as Python writes and reads it: metadata, and values under the old `json` tag.
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
 use super::{Value, float};
 use crate::{Error, Result};
+
+pub use super::revive::revive;
+
+/// Lists and maps may be nested so deep; the parser does not go deeper either.
+const MAX_JSON_DEPTH: usize = 127;
 
 /// Which texts an encoder escapes, and how it spaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,19 +22,149 @@ pub enum Style {
 }
 
 /// Parses JSON as Python's `json.loads` does: `NaN` and infinities are numbers, the last of equal keys counts.
-/// Integers beyond 64 bits become doubles.
+/// Integers beyond 64 bits become doubles; half a surrogate pair becomes `?`, as where Python encodes it.
 ///
 /// # Errors
-/// [`Codec`](crate::ErrorKind::Codec) for what is no JSON or nested deeper than 128 levels.
+/// [`Codec`](crate::ErrorKind::Codec) for what is no JSON or nested 128 levels deep.
 pub fn parse(text: &[u8]) -> Result<Value> {
-    serde_json::from_slice(text).map_err(|source| Error::codec("the JSON is damaged").with_source(source))
+    serde_json::from_slice(text).or_else(|strict| {
+        // Python's dialect is rare, so only what the strict parser refuses is looked at twice.
+        tolerant(text).ok_or_else(|| Error::codec("the JSON is damaged").with_source(NoText::from(&strict)))
+    })
 }
 
-/// Writes JSON as Python's `json.dumps` does.
+/// A parser's error without the words that could quote the text.
+#[derive(Debug)]
+struct NoText {
+    line: usize,
+    column: usize,
+}
+
+impl From<&serde_json::Error> for NoText {
+    fn from(error: &serde_json::Error) -> Self {
+        Self { line: error.line(), column: error.column() }
+    }
+}
+
+impl std::fmt::Display for NoText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "not JSON at line {} column {}", self.line, self.column)
+    }
+}
+
+impl std::error::Error for NoText {}
+
+/// Parses after putting `null` where Python's dialect has a number that JSON lacks, then sets those nulls right by
+/// their order, so that no text can imitate them.
+fn tolerant(text: &[u8]) -> Option<Value> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (plain, nulls) = plain_json(text)?;
+    let mut value = serde_json::from_str(&plain).ok()?;
+    let mut nulls = nulls.into_iter();
+    set_nulls(&mut value, &mut nulls)?;
+    Some(value)
+}
+
+/// The text as strict JSON, and for each of its nulls what it stands for. `None` if there is nothing to change.
+fn plain_json(text: &str) -> Option<(String, Vec<Value>)> {
+    let mut out = String::with_capacity(text.len());
+    let mut nulls = Vec::new();
+    let mut changed = false;
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let (len, plain) = match first {
+            '"' => string(rest),
+            '-' | '0'..='9' | 'N' | 'I' | 'n' => match number(rest) {
+                Some((len, value)) => {
+                    changed |= value != Value::Nil;
+                    nulls.push(value);
+                    (len, "null".into())
+                }
+                None => (1, rest.get(..1)?.into()),
+            },
+            other => (other.len_utf8(), rest.get(..other.len_utf8())?.into()),
+        };
+        changed |= matches!(plain, Cow::Owned(_));
+        out.push_str(&plain);
+        rest = rest.get(len..)?;
+    }
+    changed.then_some((out, nulls))
+}
+
+/// A token for which `null` is written, and its length.
+fn number(text: &str) -> Option<(usize, Value)> {
+    for (token, value) in [
+        ("null", Value::Nil),
+        ("NaN", Value::Float(f64::NAN)),
+        ("Infinity", Value::Float(f64::INFINITY)),
+        ("-Infinity", Value::Float(f64::NEG_INFINITY)),
+    ] {
+        if text.starts_with(token) {
+            return Some((token.len(), value));
+        }
+    }
+    // A double that overflows is an infinity for Python.
+    let len =
+        text.find(|c: char| !matches!(c, '0'..='9' | '.' | '-' | '+' | 'e' | 'E')).unwrap_or(text.len());
+    let token = text.get(..len)?;
+    let mantissa = token.get(..token.find(['e', 'E']).unwrap_or(len))?;
+    serde_json::from_str::<serde_json::Number>(mantissa).ok()?;
+    let number: f64 = token.parse().ok()?;
+    (number.is_infinite() && token.contains(['.', 'e', 'E'])).then_some((len, Value::Float(number)))
+}
+
+/// A string with its quotes and its length, each lone surrogate as `?`.
+fn string(text: &str) -> (usize, Cow<'_, str>) {
+    let surrogate = |at: usize| {
+        let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(digits, 16).ok().filter(|code| (0xd800..0xe000).contains(code))
+    };
+    let mut out = String::new();
+    let mut copied = 0;
+    let mut at = 1;
+    let bytes = text.as_bytes();
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => {
+                at += 1;
+                break;
+            }
+            b'\\' => match (surrogate(at), surrogate(at + 6)) {
+                (Some(0xd800..0xdc00), Some(0xdc00..)) => at += 12,
+                (Some(_), _) => {
+                    out.push_str(text.get(copied..at).unwrap_or_default());
+                    out.push('?');
+                    at += 6;
+                    copied = at;
+                }
+                (None, _) => at += 2,
+            },
+            _ => at += 1,
+        }
+    }
+    let at = (at..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    if copied == 0 {
+        return (at, text.get(..at).unwrap_or_default().into());
+    }
+    out.push_str(text.get(copied..at).unwrap_or_default());
+    (at, out.into())
+}
+
+fn set_nulls(value: &mut Value, nulls: &mut impl Iterator<Item = Value>) -> Option<()> {
+    match value {
+        Value::Nil => *value = nulls.next()?,
+        Value::Array(items) => items.iter_mut().try_for_each(|item| set_nulls(item, nulls))?,
+        Value::Map(entries) => entries.iter_mut().try_for_each(|(_, value)| set_nulls(value, nulls))?,
+        _ => {}
+    }
+    Some(())
+}
+
+/// Writes JSON as Python's `json.dumps` does. A key that is a number, a boolean or null becomes its JSON text.
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for what JSON cannot hold: bytes, extensions, keys that
-/// are lists or maps; and for nesting beyond 128 levels.
+/// are lists or maps; and for nesting of 128 levels.
 pub fn to_string(value: &Value, style: Style) -> Result<String> {
     let mut out = String::new();
     write(&mut out, value, style, 0)?;
@@ -34,15 +172,178 @@ pub fn to_string(value: &Value, style: Style) -> Result<String> {
 }
 
 fn write(out: &mut String, value: &Value, style: Style, depth: usize) -> Result<()> {
-    let _ = (style, depth, float::repr(0.0));
-    let _ = (out, value);
-    Err(Error::codec("not yet"))
+    if depth >= MAX_JSON_DEPTH && matches!(value, Value::Array(_) | Value::Map(_)) {
+        return Err(
+            Error::invalid_argument("the value is nested too deeply for JSON").with("limit", MAX_JSON_DEPTH)
+        );
+    }
+    match value {
+        Value::Array(items) => {
+            out.push('[');
+            for (i, item) in items.iter().enumerate() {
+                if i > 0 {
+                    out.push_str(", ");
+                }
+                write(out, item, style, depth + 1)?;
+            }
+            out.push(']');
+        }
+        Value::Map(entries) => {
+            out.push('{');
+            for (i, (key, value)) in entries.iter().enumerate() {
+                if i > 0 {
+                    out.push_str(", ");
+                }
+                write_key(out, key, style)?;
+                out.push_str(": ");
+                write(out, value, style, depth + 1)?;
+            }
+            out.push('}');
+        }
+        Value::Str(text) => write_text(out, text, style),
+        Value::Bin(_) => return Err(Error::invalid_argument("JSON cannot hold bytes")),
+        Value::Ext(code, _) => {
+            return Err(Error::invalid_argument("JSON cannot hold a Python object").with("code", code));
+        }
+        scalar => out.push_str(&scalar_text(scalar)),
+    }
+    Ok(())
 }
 
-/// Turns the objects of the old `json` tag (`lc`, `type`, `id`, …) into the extensions that are written today.
-///
-/// # Errors
-/// [`Codec`](crate::ErrorKind::Codec) when an object's parts cannot be encoded.
-pub fn revive(value: Value) -> Result<Value> {
-    Ok(value)
+fn write_key(out: &mut String, key: &Value, style: Style) -> Result<()> {
+    match key {
+        Value::Str(text) => write_text(out, text, style),
+        Value::Nil | Value::Bool(_) | Value::Int(_) | Value::UInt(_) | Value::Float(_) => {
+            out.push('"');
+            out.push_str(&scalar_text(key));
+            out.push('"');
+        }
+        _ => {
+            return Err(Error::invalid_argument("a key in JSON must be text, a number, a boolean or null"));
+        }
+    }
+    Ok(())
+}
+
+/// The JSON of what is neither text nor a container.
+pub(crate) fn scalar_text(value: &Value) -> Cow<'static, str> {
+    match value {
+        Value::Bool(true) => "true".into(),
+        Value::Bool(false) => "false".into(),
+        Value::Int(number) => number.to_string().into(),
+        Value::UInt(number) => number.to_string().into(),
+        Value::Float(number) if number.is_nan() => "NaN".into(),
+        Value::Float(number) if number.is_infinite() => {
+            if *number > 0.0 {
+                "Infinity".into()
+            } else {
+                "-Infinity".into()
+            }
+        }
+        Value::Float(number) => float::repr(*number).into(),
+        _ => "null".into(),
+    }
+}
+
+fn write_text(out: &mut String, text: &str, style: Style) {
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\0'..=' ' | '\u{7f}'.. if character != ' ' && (character < ' ' || style == Style::Ascii) => {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    // Writing to a string does not fail.
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            }
+            _ => out.push(character),
+        }
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    fn plain(value: &Value) -> String {
+        to_string(value, Style::Plain).unwrap()
+    }
+
+    #[test]
+    fn writes_what_python_writes() {
+        let value = parse(br#"{"a":[1,2.0,1e16,-0.0,true,null,18446744073709551615],"k\u00e9\n\u007f":"\ud83d\ude00\u0000\"\\/\b\f\r\t"}"#)
+            .unwrap();
+        assert_eq!(
+            plain(&value),
+            "{\"a\": [1, 2.0, 1e+16, -0.0, true, null, 18446744073709551615], \"k\u{e9}\\n\u{7f}\": \"\u{1f600}\\u0000\\\"\\\\/\\b\\f\\r\\t\"}"
+        );
+        assert_eq!(
+            to_string(&value, Style::Ascii).unwrap(),
+            r#"{"a": [1, 2.0, 1e+16, -0.0, true, null, 18446744073709551615], "k\u00e9\n\u007f": "\ud83d\ude00\u0000\"\\/\b\f\r\t"}"#
+        );
+        let keys = Value::Map(
+            [Value::Nil, true.into(), 7_i64.into(), f64::NAN.into(), 1e-5.into()]
+                .map(|key| (key, Value::Array(vec![])))
+                .into(),
+        );
+        assert_eq!(plain(&keys), r#"{"null": [], "true": [], "7": [], "NaN": [], "1e-05": []}"#);
+        for bad in [
+            Value::Bin(bytes::Bytes::new()),
+            Value::Ext(7, bytes::Bytes::new()),
+            Value::Map(vec![(Value::Array(vec![]), Value::Nil)]),
+        ] {
+            assert_eq!(to_string(&bad, Style::Plain).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
+    }
+
+    #[test]
+    fn reads_pythons_dialect_outside_of_strings_only() {
+        let text = r#"{"NaN": [NaN, null, -Infinity, Infinity, "NaN \" Infinity", 1e999, -1.5E+999, 2], "NaN": null, "x\ud83d\ude00\ud800y\udc00": "\ud83d"}"#;
+        let value = parse(text.as_bytes()).unwrap();
+        assert_eq!(
+            plain(&value),
+            "{\"NaN\": [NaN, null, -Infinity, Infinity, \"NaN \\\" Infinity\", Infinity, -Infinity, 2], \"NaN\": null, \"x\u{1f600}?y?\": \"?\"}"
+        );
+        assert_eq!(value.get("NaN"), Some(&Value::Nil), "the last of equal keys counts");
+        assert_eq!(
+            parse(b"123456789012345678901234567890").unwrap(),
+            Value::Float(1.234_567_890_123_456_8e29)
+        );
+        for bad in [
+            "",
+            "{",
+            "NaNN",
+            "-NaN",
+            "1NaN",
+            "[NaN,]",
+            "nul",
+            "01e999",
+            "\"\\ud800",
+            "\"\\",
+            "{NaN: 1}",
+            "\"\u{1}\\ud800\"",
+        ] {
+            let error = parse(bad.as_bytes()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Codec, "{bad}");
+        }
+        assert_eq!(parse(b"\"\xff\"").unwrap_err().kind(), ErrorKind::Codec);
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_up_to_the_limit() {
+        let nested = |depth: usize| (0..depth).fold(Value::Nil, |inner, _| Value::Array(vec![inner]));
+        let deepest = nested(MAX_JSON_DEPTH);
+        assert_eq!(parse(plain(&deepest).as_bytes()).unwrap(), deepest);
+        let error = to_string(&nested(MAX_JSON_DEPTH + 1), Style::Plain).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(parse("[".repeat(100_000).as_bytes()).is_err());
+    }
 }
