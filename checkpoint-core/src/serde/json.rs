@@ -80,7 +80,10 @@ fn plain_json(text: &str) -> Option<(String, Vec<Value>)> {
                     nulls.push(value);
                     (len, "null".into())
                 }
-                None => (1, rest.get(..1)?.into()),
+                None => {
+                    let len = numeral(rest).max(1);
+                    (len, rest.get(..len)?.into())
+                }
             },
             other => (other.len_utf8(), rest.get(..other.len_utf8())?.into()),
         };
@@ -104,13 +107,17 @@ fn number(text: &str) -> Option<(usize, Value)> {
         }
     }
     // A double that overflows is an infinity for Python.
-    let len =
-        text.find(|c: char| !matches!(c, '0'..='9' | '.' | '-' | '+' | 'e' | 'E')).unwrap_or(text.len());
+    let len = numeral(text);
     let token = text.get(..len)?;
     let mantissa = token.get(..token.find(['e', 'E']).unwrap_or(len))?;
     serde_json::from_str::<serde_json::Number>(mantissa).ok()?;
     let number: f64 = token.parse().ok()?;
     (number.is_infinite() && token.contains(['.', 'e', 'E'])).then_some((len, Value::Float(number)))
+}
+
+/// How many characters of a number stand first.
+fn numeral(text: &str) -> usize {
+    text.find(|c: char| !matches!(c, '0'..='9' | '.' | '-' | '+' | 'e' | 'E')).unwrap_or(text.len())
 }
 
 /// A string with its quotes and its length, each lone surrogate as `?`.
@@ -306,11 +313,11 @@ mod tests {
 
     #[test]
     fn reads_pythons_dialect_outside_of_strings_only() {
-        let text = r#"{"NaN": [NaN, null, -Infinity, Infinity, "NaN \" Infinity", 1e999, -1.5E+999, 2], "NaN": null, "x\ud83d\ude00\ud800y\udc00": "\ud83d"}"#;
+        let text = r#"{"NaN": [NaN, null, -Infinity, Infinity, "NaN \" Infinity", 1e999, -1.5E+999, 1.5e308, 2], "NaN": null, "x\ud83d\ude00\ud800y\udc00": "\ud83d"}"#;
         let value = parse(text.as_bytes()).unwrap();
         assert_eq!(
             plain(&value),
-            "{\"NaN\": [NaN, null, -Infinity, Infinity, \"NaN \\\" Infinity\", Infinity, -Infinity, 2], \"NaN\": null, \"x\u{1f600}?y?\": \"?\"}"
+            "{\"NaN\": [NaN, null, -Infinity, Infinity, \"NaN \\\" Infinity\", Infinity, -Infinity, 1.5e+308, 2], \"NaN\": null, \"x\u{1f600}?y?\": \"?\"}"
         );
         assert_eq!(value.get("NaN"), Some(&Value::Nil), "the last of equal keys counts");
         assert_eq!(
