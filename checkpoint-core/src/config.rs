@@ -283,3 +283,44 @@ pub enum PruneStrategy {
     /// Nothing.
     Delete,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    fn map(entries: Vec<(&str, Value)>) -> Value {
+        Value::Map(entries.into_iter().map(|(key, value)| (key.into(), value)).collect())
+    }
+
+    #[test]
+    fn reads_pythons_form() {
+        let configurable = map(vec![
+            ("thread_id", 7_i64.into()),
+            ("checkpoint_ns", "sub:1".into()),
+            ("checkpoint_id", "".into()),
+            ("user", "u1".into()),
+        ]);
+        let config = map(vec![("configurable", configurable), ("metadata", map(vec![("run_id", "r".into())]))]);
+        let config = CheckpointConfig::from_runnable_config(&config).unwrap();
+        assert_eq!((&**config.thread_id(), &**config.checkpoint_ns()), ("7", "sub:1"));
+        assert_eq!(config.checkpoint_id(), None, "an empty id is none");
+        assert_eq!(config.run_metadata().run_id(), Some("r"));
+        assert_eq!(config.configurable().get("user").and_then(Value::as_str), Some("u1"));
+    }
+
+    #[test]
+    fn names_what_is_missing() {
+        for (config, named) in [
+            (map(vec![]), "configurable"),
+            (map(vec![("configurable", map(vec![]))]), "thread_id"),
+            (map(vec![("configurable", map(vec![("thread_id", Value::Nil)]))]), "thread_id"),
+            (map(vec![("configurable", map(vec![("thread_id", true.into())]))]), "thread_id"),
+        ] {
+            let error = CheckpointConfig::from_runnable_config(&config).unwrap_err();
+            assert!(error.kind() == ErrorKind::InvalidArgument && error.to_string().contains(named), "{error}");
+        }
+        let error = CheckpointConfig::new("t").require_checkpoint_id().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+}
