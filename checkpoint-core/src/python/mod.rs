@@ -1,1 +1,43 @@
-//! Typed views of the Python objects that agents store.
+//! Typed views of the Python objects that agents store, and a projection of any value for display.
+//!
+//! A type of this module is written as the extension that LangGraph's Python writes for its counterpart, and is read
+//! from it, or from a plain value of the same shape (a text as a [`DateTime`]). In formats other than this crate's
+//! MessagePack it is that plain value.
+//!
+//! An own type gets the same by its serde name: `py:CODE:MODULE:NAME`, where the code is 5 for a pydantic model and
+//! 2 for a dataclass.
+//!
+//! ```
+//! use checkpoint_core::{ChannelValue, python::{HumanMessage, Message}};
+//!
+//! #[derive(serde::Serialize, serde::Deserialize)]
+//! #[serde(rename = "py:5:app.models:Profile")]
+//! struct Profile {
+//!     name: String,
+//! }
+//!
+//! let profile = ChannelValue::encode(&Profile { name: "Ada".into() })?;
+//! assert_eq!(profile.decode::<Profile>()?.name, "Ada");
+//! let messages = ChannelValue::encode(&[Message::from(HumanMessage::new("hello"))])?;
+//! assert_eq!(messages.decode::<Vec<Message>>()?[0].text(), "hello");
+//! # Ok::<(), checkpoint_core::Error>(())
+//! ```
+
+mod control;
+mod message;
+mod object;
+mod projection;
+mod record;
+mod scalar;
+mod time;
+
+pub use control::{Command, DeltaSnapshot, Interrupt, Send};
+pub use message::{
+    AiMessage, HumanMessage, InvalidToolCall, Message, RemoveMessage, SystemMessage, ToolCall, ToolMessage,
+    UsageMetadata,
+};
+pub use object::Object;
+pub use projection::to_json;
+pub use record::Fields;
+pub use scalar::{Decimal, FrozenSet, Path, Set, Uuid};
+pub use time::{Date, DateTime, Time, TimeDelta};

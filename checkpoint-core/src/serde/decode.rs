@@ -190,6 +190,9 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// How many items get room before any has been read.
+const ROOM: usize = 64;
+
 fn check_depth(depth: usize) -> Result<usize> {
     if depth >= MAX_DEPTH {
         return Err(Error::codec("the value is nested too deeply to be decoded").with("limit", MAX_DEPTH));
@@ -199,8 +202,6 @@ fn check_depth(depth: usize) -> Result<usize> {
 
 /// Reads one dynamic value.
 pub(crate) fn value(reader: &mut Reader<'_>, depth: usize) -> Result<Value> {
-    /// How many items get room before any has been read.
-    const ROOM: usize = 64;
     Ok(match reader.token()? {
         Token::Nil => Value::Nil,
         Token::Bool(flag) => Value::Bool(flag),
@@ -276,6 +277,14 @@ impl<'de> Decoder<'de> {
         Ok(Some(Self::new(contents(code, payload)?, check_depth(self.depth)?)))
     }
 
+    /// Opens the contents of an object of the Python class that a type's name tells, if it tells one.
+    fn enter_named(&mut self, name: &str) -> Result<Option<Self>> {
+        match PythonClass::parse(name) {
+            Some(class) => self.enter_class(class),
+            None => Ok(None),
+        }
+    }
+
     /// Checks that the next value is an object of this class, and opens its contents. What is no extension at all is
     /// left to the type.
     fn enter_class(&mut self, class: PythonClass<'_>) -> Result<Option<Self>> {
@@ -315,12 +324,8 @@ impl<'de> Decoder<'de> {
             Token::UInt(number) => visitor.visit_u64(number),
             Token::Float(number) => visitor.visit_f64(number),
             Token::Str(text) => visitor.visit_borrowed_str(text),
-            Token::Array(left) => {
-                self.nested(|decoder| visitor.visit_seq(Items { decoder, left, exact: false }))
-            }
-            Token::Map(left) => {
-                self.nested(|decoder| visitor.visit_map(Items { decoder, left, exact: false }))
-            }
+            Token::Array(left) => self.nested(|decoder| visitor.visit_seq(Items { decoder, left })),
+            Token::Map(left) => self.nested(|decoder| visitor.visit_map(Items { decoder, left })),
             Token::Bin(data) | Token::Ext(_, data) => visitor.visit_borrowed_bytes(data),
         }
     }
@@ -402,19 +407,21 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
         self,
-        _: &'static str,
+        name: &'static str,
         len: usize,
         visitor: V,
     ) -> Result<V::Value> {
-        self.deserialize_tuple(len, visitor)
+        match self.enter_named(name)? {
+            Some(mut inner) => de::Deserializer::deserialize_tuple(&mut inner, len, visitor),
+            None => self.deserialize_tuple(len, visitor),
+        }
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value> {
         if name == VALUE_NAME {
-            // `Value` reads every token itself, extensions included.
-            return visitor.visit_newtype_struct(Exact(self));
+            return visitor.visit_enum(Exact(self.reader.skip()?));
         }
-        match PythonClass::parse(name).map(|class| self.enter_class(class)).transpose()?.flatten() {
+        match self.enter_named(name)? {
             Some(mut inner) => visitor.visit_newtype_struct(&mut inner),
             None => visitor.visit_newtype_struct(self),
         }
@@ -426,7 +433,7 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
         _fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value> {
-        match PythonClass::parse(name).map(|class| self.enter_class(class)).transpose()?.flatten() {
+        match self.enter_named(name)? {
             Some(mut inner) => de::Deserializer::deserialize_map(&mut inner, visitor),
             None => self.deserialize_map(visitor),
         }
@@ -454,74 +461,37 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     }
 }
 
-/// Deserializes a [`Value`] without looking through extensions.
-struct Exact<'a, 'de>(&'a mut Decoder<'de>);
+/// Hands a value as MessagePack to [`Value`]'s visitor, which decodes it exactly, without serde between: an enum,
+/// which no data can imitate.
+struct Exact<'de>(&'de [u8]);
 
-impl<'de> de::Deserializer<'de> for Exact<'_, 'de> {
-    type Error = Error;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
-        let mut ahead = self.0.reader.clone();
-        match ahead.token()? {
-            Token::Ext(code, payload) => {
-                self.0.reader = ahead;
-                visitor.visit_enum(Extension { code, payload })
-            }
-            Token::Array(left) => {
-                self.0.reader = ahead;
-                self.0.nested(|decoder| visitor.visit_seq(Items { decoder, left, exact: true }))
-            }
-            Token::Map(left) => {
-                self.0.reader = ahead;
-                self.0.nested(|decoder| visitor.visit_map(Items { decoder, left, exact: true }))
-            }
-            _ => self.0.any(visitor),
-        }
-    }
-
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value> {
-        visitor.visit_newtype_struct(self)
-    }
-
-    serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
-        seq tuple tuple_struct map struct enum identifier ignored_any
-    }
-}
-
-/// Hands an extension to [`Value`]'s visitor: an enum whose variant is the code, and its content the payload.
-struct Extension<'de> {
-    code: i8,
-    payload: &'de [u8],
-}
-
-impl<'de> de::EnumAccess<'de> for Extension<'de> {
+impl<'de> de::EnumAccess<'de> for Exact<'de> {
     type Error = Error;
     type Variant = Self;
 
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self)> {
-        Ok((seed.deserialize(self.code.into_deserializer())?, self))
+        Ok((seed.deserialize(().into_deserializer())?, self))
     }
 }
 
-impl<'de> de::VariantAccess<'de> for Extension<'de> {
+impl<'de> de::VariantAccess<'de> for Exact<'de> {
     type Error = Error;
 
     fn unit_variant(self) -> Result<()> {
         Ok(())
     }
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value> {
-        seed.deserialize(de::value::BorrowedBytesDeserializer::new(self.payload))
+        seed.deserialize(de::value::BorrowedBytesDeserializer::new(self.0))
     }
     fn tuple_variant<V: Visitor<'de>>(self, _len: usize, visitor: V) -> Result<V::Value> {
-        visitor.visit_borrowed_bytes(self.payload)
+        visitor.visit_borrowed_bytes(self.0)
     }
-    fn struct_variant<V: Visitor<'de>>(self, _fields: &'static [&'static str], visitor: V) -> Result<V::Value> {
-        visitor.visit_borrowed_bytes(self.payload)
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value> {
+        visitor.visit_borrowed_bytes(self.0)
     }
 }
 
@@ -529,12 +499,13 @@ impl<'de> de::VariantAccess<'de> for Extension<'de> {
 struct Items<'a, 'de> {
     decoder: &'a mut Decoder<'de>,
     left: usize,
-    exact: bool,
 }
 
-impl<'de> Items<'_, 'de> {
-    fn next<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value> {
-        if self.exact { seed.deserialize(Exact(self.decoder)) } else { seed.deserialize(&mut *self.decoder) }
+impl Items<'_, '_> {
+    /// How many items are left, at most so many that room for them is no burden: not all collections are wary of
+    /// what a hint makes them allocate.
+    fn hint(&self) -> usize {
+        self.left.min(ROOM)
     }
 }
 
@@ -544,11 +515,11 @@ impl<'de> de::SeqAccess<'de> for Items<'_, 'de> {
     fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
         self.left = left;
-        self.next(seed).map(Some)
+        seed.deserialize(&mut *self.decoder).map(Some)
     }
 
     fn size_hint(&self) -> Option<usize> {
-        Some(self.left)
+        Some(self.hint())
     }
 }
 
@@ -560,11 +531,11 @@ impl<'de> de::MapAccess<'de> for Items<'_, 'de> {
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value> {
-        self.next(seed)
+        seed.deserialize(&mut *self.decoder)
     }
 
     fn size_hint(&self) -> Option<usize> {
-        Some(self.left)
+        Some(self.hint())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde::ser::{self, Serialize};
 
+use super::decode::{Reader, Token};
 use super::{EXT_NAME, MAX_DEPTH, PythonClass, Value};
 use crate::{Error, Result};
 
@@ -175,7 +176,7 @@ impl Encoder {
         Ok(())
     }
 
-    fn enter(&mut self) -> Result<()> {
+    pub(crate) fn enter(&mut self) -> Result<()> {
         self.depth += 1;
         self.total += 1;
         if self.depth > PYTHON_DEPTH || self.total > MAX_DEPTH {
@@ -397,15 +398,13 @@ impl<'a> ser::Serializer for &'a mut Encoder {
         if name == EXT_NAME {
             let mut pair = Encoder::new();
             value.serialize(&mut pair)?;
-            return match Value::from_msgpack(&pair.out)? {
-                Value::Array(pair) => match pair.as_slice() {
-                    [Value::Int(code), Value::Bin(data)] => {
-                        let code =
-                            i8::try_from(*code).map_err(|_| Error::codec("an extension code has 8 bits"))?;
-                        self.ext(code, data)
-                    }
-                    _ => Err(Error::codec("an extension is a code and bytes")),
-                },
+            let mut pair = Reader::new(&pair.out);
+            return match (pair.token()?, pair.token()?, pair.token()?) {
+                (Token::Array(2), Token::Int(code), Token::Bin(data)) => {
+                    let code =
+                        i8::try_from(code).map_err(|_| Error::codec("an extension code has 8 bits"))?;
+                    self.ext(code, data)
+                }
                 _ => Err(Error::codec("an extension is a code and bytes")),
             };
         }
@@ -438,8 +437,9 @@ impl<'a> ser::Serializer for &'a mut Encoder {
     fn serialize_tuple(self, len: usize) -> Result<Compound<'a>> {
         Compound::open(self, Some(len), false)
     }
-    fn serialize_tuple_struct(self, _name: &'static str, len: usize) -> Result<Compound<'a>> {
-        Compound::open(self, Some(len), false)
+    fn serialize_tuple_struct(self, name: &'static str, len: usize) -> Result<Compound<'a>> {
+        let object = PythonClass::parse(name).map(|class| self.open_object(class)).transpose()?;
+        Ok(Compound { object, ..Compound::open(self, Some(len), false)? })
     }
     fn serialize_tuple_variant(
         self,

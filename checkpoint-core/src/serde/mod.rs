@@ -60,8 +60,17 @@ impl<'a> PythonClass<'a> {
         }
     }
 
-    /// Whether an object of the class found may be read as this class.
+    /// Whether an object of the class found may be read as this class: itself, or what other versions call it.
     pub(crate) fn accepts(self, found: Option<(&str, &str)>) -> bool {
         self.path == found
+            || matches!(
+                (self.path, found),
+                (Some(("uuid", "UUID")), Some(("langgraph.checkpoint.base.id", "UUID")))
+                    | (Some(("langgraph.types", "Send")), Some(("langgraph.constants", "Send")))
+                    | (
+                        Some(("pathlib", "PosixPath")),
+                        Some(("pathlib" | "pathlib._local", "PosixPath" | "WindowsPath" | "Path")),
+                    )
+            )
     }
 }

@@ -1,7 +1,7 @@
 //! The dynamic value: MessagePack with LangGraph's extension types, as it is on disk.
 
 use bytes::Bytes;
-use serde::de::{Deserialize, Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::{EXT_NAME, decode, encode};
@@ -235,13 +235,29 @@ impl<'de> Visitor<'de> for ValueVisitor {
         }
         Ok(Value::Map(out))
     }
-    /// The decoder of this crate hands an extension over as an enum, which no other format does unasked.
-    fn visit_enum<A: EnumAccess<'de>>(self, extension: A) -> Result<Value, A::Error> {
-        let (code, payload): (i8, _) = extension.variant()?;
-        match payload.newtype_variant()? {
-            Value::Bin(payload) => Ok(Value::Ext(code, payload)),
-            _ => Err(serde::de::Error::custom("an extension's payload must be bytes")),
+    /// The decoder of this crate hands the value over as an enum, which no other format does unasked.
+    fn visit_enum<A: EnumAccess<'de>>(self, exact: A) -> Result<Value, A::Error> {
+        let ((), msgpack) = exact.variant()?;
+        Ok(msgpack.newtype_variant::<Exact>()?.0)
+    }
+}
+
+/// A value read from MessagePack given as bytes.
+struct Exact(Value);
+
+impl<'de> Deserialize<'de> for Exact {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct BytesVisitor;
+        impl Visitor<'_> for BytesVisitor {
+            type Value = Exact;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("MessagePack")
+            }
+            fn visit_bytes<E: Error>(self, msgpack: &[u8]) -> Result<Exact, E> {
+                Value::from_msgpack(msgpack).map(Exact).map_err(E::custom)
+            }
         }
+        deserializer.deserialize_bytes(BytesVisitor)
     }
 }
 
