@@ -1,1 +1,47 @@
-//! The conformance suite.
+//! The one description of what a checkpoint saver does, as cases that run against any backend.
+//!
+//! A backend describes its database as a [`Target`]; [`run`] makes a test binary of it, [`run_cases`] runs the same
+//! list inside a program, also on a database in use: every case works on threads of its own under random ids, deletes
+//! them at the end, and leaves all other rows alone.
+//!
+//! A case that needs what the saver or the target does not offer is *ignored* with the reason, never passed. The names
+//! of the cases in `put`, `put_writes`, `get_tuple`, `list`, `delete_thread`, `delete_for_runs`, `copy_thread`, `prune`
+//! and `delta_channel_history` are those of LangGraph's own suite.
+//!
+//! ```no_run
+//! use std::process::ExitCode;
+//! use std::sync::Arc;
+//!
+//! use checkpoint_conformance::{OpenOptions, Saver, Target};
+//! use checkpoint_core::{InMemorySaver, Result, async_trait};
+//!
+//! #[derive(Debug)]
+//! struct Memory(InMemorySaver);
+//!
+//! #[async_trait]
+//! impl Target for Memory {
+//!     fn name(&self) -> &str {
+//!         "memory"
+//!     }
+//!     async fn open(&self, _options: OpenOptions) -> Result<Saver> {
+//!         Ok(Arc::new(self.0.clone()))
+//!     }
+//! }
+//!
+//! fn main() -> ExitCode {
+//!     checkpoint_conformance::run(Arc::new(Memory(InMemorySaver::new())))
+//! }
+//! ```
+
+#[macro_use]
+mod case;
+mod cases;
+mod fixture;
+mod model;
+mod runner;
+mod target;
+
+pub use case::{Case, Ctx, Failure, Need};
+pub use cases::saver_cases;
+pub use runner::{Outcome, Report, run, run_cases};
+pub use target::{Facility, OpenOptions, Saver, Target};

@@ -1,0 +1,120 @@
+//! What a backend gives the suite.
+
+use std::fmt::{self, Debug};
+use std::sync::Arc;
+
+use checkpoint_core::{BaseCheckpointSaver, Cipher, Error, Result, async_trait};
+
+/// A saver of any kind.
+pub type Saver = Arc<dyn BaseCheckpointSaver>;
+
+/// How a handle is opened.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct OpenOptions {
+    /// What seals and opens values, if anything.
+    pub cipher: Option<Cipher>,
+}
+
+impl OpenOptions {
+    /// Opens with a cipher.
+    pub fn with_cipher(cipher: Cipher) -> Self {
+        Self { cipher: Some(cipher) }
+    }
+}
+
+/// What a target may offer beyond opening handles. Cases that need more than it has are ignored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Facility {
+    /// [`Target::open`] heeds [`OpenOptions::cipher`].
+    Cipher,
+    /// [`Target::fresh`] works.
+    Fresh,
+    /// [`Target::raw`] works.
+    Raw,
+    /// [`Target::move_rows`] works.
+    MoveRows,
+    /// [`Target::corrupt`] works.
+    Corrupt,
+}
+
+impl fmt::Display for Facility {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cipher => "handles with a cipher",
+            Self::Fresh => "an empty database",
+            Self::Raw => "the bytes of its medium",
+            Self::MoveRows => "rows to be moved behind the saver's back",
+            Self::Corrupt => "rows to be damaged behind the saver's back",
+        })
+    }
+}
+
+/// A database under test.
+#[async_trait]
+pub trait Target: Debug + Send + Sync + 'static {
+    /// The backend's name, for the report.
+    fn name(&self) -> &str;
+
+    /// Opens one more handle onto the database. The handle is not set up.
+    ///
+    /// # Errors
+    /// What the backend's builder returns.
+    ///
+    /// # Cancellation
+    /// A dropped call opened nothing.
+    async fn open(&self, options: OpenOptions) -> Result<Saver>;
+
+    /// Whether the target has a facility.
+    fn offers(&self, facility: Facility) -> bool {
+        let _ = facility;
+        false
+    }
+
+    /// Makes an empty database that was never set up. It goes away with the target that is returned.
+    ///
+    /// # Errors
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless it is offered.
+    ///
+    /// # Cancellation
+    /// A dropped call may leave an empty database.
+    async fn fresh(&self) -> Result<Arc<dyn Target>> {
+        Err(Error::unsupported("target", "fresh"))
+    }
+
+    /// Reads every byte that the database has put on its medium.
+    ///
+    /// # Errors
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless it is offered.
+    ///
+    /// # Cancellation
+    /// Reads may be dropped at any time.
+    async fn raw(&self) -> Result<Vec<u8>> {
+        Err(Error::unsupported("target", "raw"))
+    }
+
+    /// Moves every stored row of one thread to another, unchanged but for the thread's id.
+    ///
+    /// # Errors
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless it is offered.
+    ///
+    /// # Cancellation
+    /// A dropped call may have moved some of the rows.
+    async fn move_rows(&self, from_thread_id: &str, to_thread_id: &str) -> Result<()> {
+        let _ = (from_thread_id, to_thread_id);
+        Err(Error::unsupported("target", "move_rows"))
+    }
+
+    /// Cuts the stored checkpoints of a thread in the middle, so that they cannot be decoded.
+    ///
+    /// # Errors
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless it is offered.
+    ///
+    /// # Cancellation
+    /// A dropped call may have damaged some of the rows.
+    async fn corrupt(&self, thread_id: &str) -> Result<()> {
+        let _ = thread_id;
+        Err(Error::unsupported("target", "corrupt"))
+    }
+}
