@@ -72,20 +72,16 @@ fn plain_json(text: &str) -> Option<(String, Vec<Value>)> {
     let mut changed = false;
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let (len, plain) = match first {
-            '"' => string(rest),
-            '-' | '0'..='9' | 'N' | 'I' | 'n' => match number(rest) {
-                Some((len, value)) => {
-                    changed |= value != Value::Nil;
-                    nulls.push(value);
-                    (len, "null".into())
-                }
-                None => {
-                    let len = numeral(rest).max(1);
-                    (len, rest.get(..len)?.into())
-                }
-            },
-            other => (other.len_utf8(), rest.get(..other.len_utf8())?.into()),
+        let null = number(rest);
+        let (len, plain) = if let Some((len, value)) = null {
+            changed |= value != Value::Nil;
+            nulls.push(value);
+            (len, "null".into())
+        } else if first == '"' {
+            string(rest)
+        } else {
+            let len = numeral(rest).max(first.len_utf8());
+            (len, rest.get(..len)?.into())
         };
         changed |= matches!(plain, Cow::Owned(_));
         out.push_str(&plain);
@@ -107,6 +103,9 @@ fn number(text: &str) -> Option<(usize, Value)> {
         }
     }
     // A double that overflows is an infinity for Python.
+    if !text.starts_with(['-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']) {
+        return None;
+    }
     let len = numeral(text);
     let token = text.get(..len)?;
     let mantissa = token.get(..token.find(['e', 'E']).unwrap_or(len))?;

@@ -62,7 +62,7 @@ impl TypedBytes {
             }
             "null" | "empty" => encoder.nil(),
             "bytes" | "bytearray" => encoder.bin(&self.data)?,
-            "json" => encoder.value(&json::revive(json::parse(&self.data)?)?)?,
+            "json" => encoder.value(&json::revive(json::parse(&self.data)?))?,
             "pickle" => {
                 return Err(Error::codec(
                     "the value was written with pickle, which would run code when read; rewrite it from Python without pickle_fallback",
