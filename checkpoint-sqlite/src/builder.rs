@@ -1,0 +1,194 @@
+//! The builder.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use checkpoint_core::{Cipher, Error, Result, ResultExt};
+
+use crate::SqliteSaver;
+use crate::connection::Config;
+use crate::error::BACKEND;
+use crate::worker::Workers;
+
+/// More threads than this only wait for each other.
+const MOST_READERS: usize = 64;
+
+/// When a commit is on the disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Synchronous {
+    /// Each commit waits for the disk: what was acknowledged survives a power failure. Python's choice.
+    #[default]
+    Full,
+    /// Commits do not wait for the disk: what was acknowledged survives a crash of the process, but the last commits
+    /// may be missing (whole ones, never parts) after a power failure.
+    Normal,
+}
+
+impl Synchronous {
+    pub(crate) fn as_pragma(self) -> &'static str {
+        match self {
+            Self::Full => "FULL",
+            Self::Normal => "NORMAL",
+        }
+    }
+}
+
+/// Gathers the options of a [`SqliteSaver`]. Setters cannot fail; [`build`](Self::build) checks everything.
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until build() is called"]
+pub struct SqliteSaverBuilder {
+    path: PathBuf,
+    cipher: Option<Cipher>,
+    keep_sealed: bool,
+    busy_timeout: Duration,
+    synchronous: Synchronous,
+    readers: usize,
+    read_only: bool,
+}
+
+impl SqliteSaverBuilder {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            cipher: None,
+            keep_sealed: false,
+            busy_timeout: Duration::from_secs(5),
+            synchronous: Synchronous::default(),
+            readers: 4,
+            read_only: false,
+        }
+    }
+
+    /// Seals what is stored, and opens it when it is read. See the [crate's page](crate) for what stays in the clear.
+    pub fn cipher(mut self, cipher: Cipher) -> Self {
+        self.cipher = Some(cipher);
+        self
+    }
+
+    /// Returns what cannot be opened as ciphertext (see [`Checkpoint::sealed`](checkpoint_core::Checkpoint::sealed))
+    /// instead of an error, for tools that show a file without its keys.
+    ///
+    /// This holds for `get_tuple` and `list`. A delta history, `copy_thread` and `prune` need the keys all the same.
+    pub fn keep_sealed(mut self, keep_sealed: bool) -> Self {
+        self.keep_sealed = keep_sealed;
+        self
+    }
+
+    /// Sets how long a call waits for another connection's lock before it fails with
+    /// [`Timeout`](checkpoint_core::ErrorKind::Timeout): 5 seconds unless set.
+    pub fn busy_timeout(mut self, busy_timeout: Duration) -> Self {
+        self.busy_timeout = busy_timeout;
+        self
+    }
+
+    /// Chooses when a commit is on the disk: [`Synchronous::Full`] unless set.
+    pub fn synchronous(mut self, synchronous: Synchronous) -> Self {
+        self.synchronous = synchronous;
+        self
+    }
+
+    /// Sets how many threads read at the same time: 4 unless set.
+    pub fn readers(mut self, readers: usize) -> Self {
+        self.readers = readers;
+        self
+    }
+
+    /// Never writes: changes answer [`Unsupported`](checkpoint_core::ErrorKind::Unsupported). SQLite may still create
+    /// the index of a write-ahead log beside the file where it can.
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Checks the options and makes the saver. Neither opens the file nor starts a thread; the first call does.
+    ///
+    /// A relative path is taken from the working directory of this moment.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an empty path, `:memory:` and URIs, for a path
+    /// with U+0000, for no or more than 64 readers, and for a timeout of more than 2^31 milliseconds.
+    pub fn build(self) -> Result<SqliteSaver> {
+        self.checked().map(|config| SqliteSaver::from_workers(Workers::new(config))).at(BACKEND, "build")
+    }
+
+    fn checked(self) -> Result<Config> {
+        let text = self.path.as_os_str().as_encoded_bytes();
+        if text.is_empty() || text == b":memory:" {
+            return Err(Error::invalid_config(
+                "a database in memory is private to each of the saver's connections; name a file, or use \
+                 checkpoint_core::InMemorySaver",
+            ));
+        }
+        if text.starts_with(b"file:") {
+            return Err(Error::invalid_config("URIs are not taken; name a file by its path")
+                .with("path", self.path.display()));
+        }
+        if text.contains(&0) {
+            return Err(Error::invalid_config("the path contains U+0000").with("path", self.path.display()));
+        }
+        if !(1..=MOST_READERS).contains(&self.readers) {
+            return Err(Error::invalid_config("there must be 1 to 64 readers").with("readers", self.readers));
+        }
+        if i32::try_from(self.busy_timeout.as_millis()).is_err() {
+            return Err(Error::invalid_config("the busy timeout must be below 2^31 milliseconds")
+                .with("seconds", self.busy_timeout.as_secs()));
+        }
+        Ok(Config {
+            path: absolute(&self.path)?,
+            cipher: self.cipher,
+            keep_sealed: self.keep_sealed,
+            busy_timeout: self.busy_timeout,
+            synchronous: self.synchronous,
+            readers: self.readers,
+            read_only: self.read_only,
+        })
+    }
+}
+
+/// Threads open the file later; the process may have changed its directory by then.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|source| {
+        Error::invalid_config("the path cannot be resolved; name it from the root")
+            .with("path", path.display())
+            .with_source(source)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use checkpoint_core::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn wrong_options_are_refused_before_anything_is_opened() {
+        let file = || SqliteSaver::builder("somewhere.db");
+        let table = [
+            SqliteSaver::builder(""),
+            SqliteSaver::builder(":memory:"),
+            SqliteSaver::builder("file:x.db?mode=memory"),
+            SqliteSaver::builder("a\0b"),
+            file().readers(0),
+            file().readers(65),
+            file().busy_timeout(Duration::from_millis(1 << 31)),
+            file().busy_timeout(Duration::MAX),
+        ];
+        for builder in table {
+            let shown = format!("{builder:?}");
+            assert_eq!(builder.build().unwrap_err().kind(), ErrorKind::InvalidConfig, "{shown}");
+        }
+        let error = SqliteSaver::builder(":memory:").build().unwrap_err();
+        assert!(error.to_string().contains("InMemorySaver"), "{error}");
+        file().busy_timeout(Duration::ZERO).build().unwrap();
+        assert!(!Path::new("somewhere.db").exists());
+    }
+
+    #[test]
+    fn keys_are_not_shown() {
+        let cipher = Cipher::aes(b"SECRETSECRETSECR").unwrap();
+        let builder = SqliteSaver::builder("x.db").cipher(cipher);
+        let shown = format!("{builder:?} {:?}", builder.clone().build().unwrap());
+        assert!(shown.contains("x.db") && !shown.contains("SECRET") && !shown.contains("83"), "{shown}");
+    }
+}

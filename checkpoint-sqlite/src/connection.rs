@@ -1,0 +1,340 @@
+//! Opening connections, and knowing when one must not be used any more.
+
+use std::cell::Cell;
+use std::io::ErrorKind as IoKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use checkpoint_core::{Cipher, Error, ErrorKind, Result};
+use rusqlite::{Connection, OpenFlags, ffi};
+
+use crate::Synchronous;
+use crate::error::{OrConvert, READ_ONLY, RUN_SETUP, convert, is_busy, is_passing, spoils_connection};
+use crate::{schema, sql};
+
+/// More than the number of different statements, so that none is prepared twice.
+const STATEMENT_CACHE: usize = 64;
+
+/// How often a lost race is repeated at once.
+const RACES: usize = 8;
+
+/// What the builder was told.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) path: PathBuf,
+    pub(crate) cipher: Option<Cipher>,
+    pub(crate) keep_sealed: bool,
+    pub(crate) busy_timeout: Duration,
+    pub(crate) synchronous: Synchronous,
+    pub(crate) readers: usize,
+    pub(crate) read_only: bool,
+}
+
+/// A connection and what is known about its file.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) connection: Connection,
+    file: FileId,
+    has_task_path: Cell<bool>,
+    /// Opened without locks and without a look at the write-ahead log: good for one call.
+    immutable: bool,
+}
+
+impl Open {
+    /// Whether `writes.task_path` is there. Once seen it stays; while it is missing, another process may add it.
+    pub(crate) fn has_task_path(&self) -> Result<bool> {
+        if !self.has_task_path.get() {
+            self.has_task_path.set(schema::has_task_path(&self.connection)?);
+        }
+        Ok(self.has_task_path.get())
+    }
+
+    pub(crate) fn execute(&self, sql: &str, parameters: impl rusqlite::Params) -> Result<usize> {
+        self.connection
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.execute(parameters))
+            .or_convert()
+    }
+
+    /// Begins a transaction that may write, waiting for the lock as long as the busy timeout says.
+    pub(crate) fn begin_immediate(&self) -> Result<()> {
+        let mut races = 0;
+        loop {
+            let begun = self
+                .connection
+                .prepare_cached(sql::BEGIN_IMMEDIATE)
+                .and_then(|mut statement| statement.execute([]));
+            match begun {
+                Ok(_) => return Ok(()),
+                Err(error) if is_passing(&error) && races < RACES => races += 1,
+                Err(error) => return Err(convert(error)),
+            }
+        }
+    }
+
+    pub(crate) fn commit(&self) -> Result<()> {
+        self.execute(sql::COMMIT, []).map(|_| ())
+    }
+
+    /// Ends a transaction without a trace, unless SQLite has done so already. A failure shows at the next use.
+    pub(crate) fn rollback(&self) {
+        if !self.connection.is_autocommit()
+            && let Err(error) = self.execute(sql::ROLLBACK, [])
+        {
+            tracing::debug!(%error, "the rollback failed");
+        }
+    }
+
+    /// Runs several reads as one: they all see the same state of the file.
+    pub(crate) fn snapshot<T>(&self, read: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        self.execute(sql::BEGIN, [])?;
+        let result = read(self);
+        self.rollback();
+        result
+    }
+}
+
+/// Where a worker thread keeps its connection.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    config: std::sync::Arc<Config>,
+    writes: bool,
+    open: Option<Open>,
+}
+
+impl Slot {
+    pub(crate) fn new(config: std::sync::Arc<Config>, writes: bool) -> Self {
+        Self { config, writes, open: None }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The connection, opened where necessary: also when another file stands at the path than the one that was
+    /// opened, so that nothing is written into a deleted file.
+    pub(crate) fn open(&mut self) -> Result<&Open> {
+        let file = FileId::of(&self.config.path)?;
+        let usable = self.open.take().filter(|open| open.file == file && !open.immutable);
+        let open = match usable {
+            Some(open) => open,
+            None if self.writes => open_to_write(&self.config, file)?,
+            None => open_to_read(&self.config, file)?,
+        };
+        Ok(self.open.insert(open))
+    }
+
+    /// Runs one call on the connection, and lets the connection go when the error says that it is of no more use.
+    pub(crate) fn run<T>(&mut self, call: impl FnOnce(&Open) -> Result<T>) -> Result<T> {
+        let result = self.open().and_then(call);
+        if let Err(error) = &result
+            && spoils_connection(error)
+        {
+            self.close();
+        }
+        result.map_err(|error| match error.kind() {
+            ErrorKind::Backend | ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Unsupported => {
+                error.with("path", self.config.path.display())
+            }
+            _ => error,
+        })
+    }
+
+    /// Takes the connection out; whoever does not put it back closes it.
+    pub(crate) fn take(&mut self) -> Option<Open> {
+        self.open.take()
+    }
+
+    pub(crate) fn put_back(&mut self, open: Open) {
+        self.open = Some(open);
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.open = None;
+    }
+}
+
+/// Which file stands at a path, where the system can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileId(#[cfg(unix)] (u64, u64));
+
+impl FileId {
+    /// Looks the file up without opening it.
+    pub(crate) fn of(path: &Path) -> Result<Self> {
+        let metadata = std::fs::metadata(path).map_err(|source| {
+            let error = match source.kind() {
+                IoKind::NotFound if directory_exists(path) => {
+                    Error::new(ErrorKind::Schema, "there is no such file; run setup()")
+                }
+                IoKind::NotFound | IoKind::NotADirectory => {
+                    Error::new(ErrorKind::Unavailable, "the file's directory does not exist; create it")
+                }
+                _ => {
+                    Error::new(ErrorKind::Unavailable, "the system does not let this process reach the file")
+                }
+            };
+            error.with("path", path.display()).with_source(source)
+        })?;
+        if metadata.is_dir() {
+            return Err(
+                Error::invalid_config("the path is a directory; name a file").with("path", path.display())
+            );
+        }
+        Ok(Self::new(&metadata))
+    }
+
+    #[cfg(unix)]
+    fn new(metadata: &std::fs::Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        Self((metadata.dev(), metadata.ino()))
+    }
+
+    #[cfg(not(unix))]
+    fn new(_: &std::fs::Metadata) -> Self {
+        Self()
+    }
+}
+
+fn directory_exists(path: &Path) -> bool {
+    path.parent().is_some_and(Path::is_dir)
+}
+
+fn open_to_write(config: &Config, file: FileId) -> Result<Open> {
+    if config.read_only {
+        return Err(read_only());
+    }
+    let connection = connect(&config.path, OpenFlags::SQLITE_OPEN_READ_WRITE, config)?;
+    let shape = schema::inspect(&connection)?.ready()?;
+    if connection.is_readonly("main").or_convert()? {
+        return Err(read_only());
+    }
+    connection.pragma_update(None, "synchronous", config.synchronous.as_pragma()).or_convert()?;
+    Ok(Open { connection, file, has_task_path: Cell::new(shape.has_task_path), immutable: false })
+}
+
+/// Opens to create or upgrade the tables.
+pub(crate) fn open_to_set_up(config: &Config) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+    let connection = connect(&config.path, flags, config)?;
+    connection.pragma_update(None, "synchronous", config.synchronous.as_pragma()).or_convert()?;
+    Ok(connection)
+}
+
+/// Opens to read: as SQLite would by itself, else, on a medium where write-ahead logs cannot be shared and there is
+/// none, as a file that does not change.
+pub(crate) fn open_to_read(config: &Config, file: FileId) -> Result<Open> {
+    let flags = if config.read_only {
+        OpenFlags::SQLITE_OPEN_READ_ONLY
+    } else {
+        // Also to read: the first reader of a log creates its index, and a crashed writer is cleaned up after.
+        OpenFlags::SQLITE_OPEN_READ_WRITE
+    };
+    let plain = connect(&config.path, flags, config).and_then(|connection| {
+        let shape = schema::inspect(&connection)?.ready()?;
+        Ok((connection, shape))
+    });
+    let (connection, shape, immutable) = match plain {
+        Ok((connection, shape)) => (connection, shape, false),
+        Err(error) if !cannot_share(&error) => return Err(error),
+        Err(error) if has_log(&config.path) => {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "the newest changes are in the -wal file, which cannot be read on a read-only medium; \
+                 open the file once where it can be written to",
+            )
+            .with_source(error));
+        }
+        Err(_) => {
+            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+            let connection = connect(Path::new(&immutable_uri(&config.path)), flags, config)?;
+            let shape = schema::inspect(&connection)?.ready()?;
+            (connection, shape, true)
+        }
+    };
+    connection.pragma_update(None, "query_only", true).or_convert()?;
+    Ok(Open { connection, file, has_task_path: Cell::new(shape.has_task_path), immutable })
+}
+
+fn connect(path: &Path, flags: OpenFlags, config: &Config) -> Result<Connection> {
+    let connection =
+        Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).or_convert()?;
+    connection.busy_timeout(config.busy_timeout).or_convert()?;
+    connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
+    Ok(connection)
+}
+
+pub(crate) fn read_only() -> Error {
+    Error::new(ErrorKind::Unsupported, READ_ONLY)
+}
+
+/// The answer to a read of a file without tables.
+pub(crate) fn no_tables() -> Error {
+    Error::new(ErrorKind::Schema, RUN_SETUP)
+}
+
+/// Whether the write-ahead log's files could not be opened or created.
+fn cannot_share(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<rusqlite::Error>());
+    let Some(rusqlite::Error::SqliteFailure(code, _)) = source else { return false };
+    !is_busy(error) && matches!(code.extended_code & 0xff, ffi::SQLITE_CANTOPEN | ffi::SQLITE_READONLY)
+}
+
+fn has_log(path: &Path) -> bool {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    std::fs::metadata(log).is_ok_and(|metadata| metadata.len() > 0)
+}
+
+/// A URI for any path: every byte but the plainest is escaped.
+fn immutable_uri(path: &Path) -> String {
+    let mut uri = String::from("file:");
+    let text = path.as_os_str().as_encoded_bytes();
+    if !text.starts_with(b"/") {
+        uri.push_str("///");
+    }
+    for byte in text {
+        match byte {
+            b'\\' if cfg!(windows) => uri.push('/'),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' | b'~' => {
+                uri.push(char::from(*byte));
+            }
+            b':' if cfg!(windows) => uri.push(':'),
+            other => {
+                const HEX: &[u8; 16] = b"0123456789ABCDEF";
+                uri.push('%');
+                for digit in [other >> 4, other & 0xf] {
+                    uri.push(char::from(HEX[usize::from(digit)]));
+                }
+            }
+        }
+    }
+    uri.push_str("?immutable=1");
+    uri
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(unix)]
+    fn odd_paths_are_escaped() {
+        assert_eq!(
+            immutable_uri(Path::new("/a b/c?d#e%f/ü:&=.db")),
+            "file:/a%20b/c%3Fd%23e%25f/%C3%BC%3A%26%3D.db?immutable=1"
+        );
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn an_immutable_file_with_an_odd_name_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a b?c#d%41.db");
+        Connection::open(&path).unwrap().execute_batch("CREATE TABLE here (x)").unwrap();
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+        let connection = Connection::open_with_flags(immutable_uri(&path), flags).unwrap();
+        let name: String =
+            connection.query_row("SELECT name FROM sqlite_master", [], |row| row.get(0)).unwrap();
+        assert_eq!(name, "here");
+    }
+}

@@ -1,0 +1,230 @@
+//! The tables: what must be there, and how `setup` makes it so.
+
+use std::time::{Duration, Instant};
+
+use checkpoint_core::{Error, ErrorKind, Result};
+use rusqlite::Connection;
+
+use crate::connection::{Config, FileId, no_tables, open_to_read, open_to_set_up, read_only};
+use crate::error::{OrConvert, is_busy};
+use crate::sql;
+
+/// What a column must be: its name, and its place in the primary key (0 outside of it).
+type Column = (&'static str, i64);
+
+const CHECKPOINTS: [Column; 7] = [
+    ("thread_id", 1),
+    ("checkpoint_ns", 2),
+    ("checkpoint_id", 3),
+    ("parent_checkpoint_id", 0),
+    ("type", 0),
+    ("checkpoint", 0),
+    ("metadata", 0),
+];
+
+const WRITES: [Column; 8] = [
+    ("thread_id", 1),
+    ("checkpoint_ns", 2),
+    ("checkpoint_id", 3),
+    ("task_id", 4),
+    ("idx", 5),
+    ("channel", 0),
+    ("type", 0),
+    ("value", 0),
+];
+
+const TASK_PATH: &str = "task_path";
+
+/// How long `setup` sleeps between attempts to switch to a write-ahead log, which no busy handler covers.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Which of our tables a file has; each is known to have the right shape.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    checkpoints: bool,
+    /// Whether `writes` is there, and then whether it has `task_path`.
+    writes: Option<bool>,
+}
+
+/// A file that can be read and written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ready {
+    pub(crate) has_task_path: bool,
+}
+
+impl Found {
+    /// Both tables, or the error that says to run `setup()`.
+    pub(crate) fn ready(self) -> Result<Ready> {
+        match (self.checkpoints, self.writes) {
+            (true, Some(has_task_path)) => Ok(Ready { has_task_path }),
+            _ => Err(no_tables()),
+        }
+    }
+
+    fn is_complete(self) -> bool {
+        self.checkpoints && self.writes == Some(true)
+    }
+}
+
+/// Looks at the tables without changing anything.
+///
+/// # Errors
+/// `Schema` when a table is there that this program cannot write to without harm.
+pub(crate) fn inspect(connection: &Connection) -> Result<Found> {
+    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).or_convert()?;
+    if version != 0 {
+        return Err(Error::new(
+            ErrorKind::Schema,
+            "the file has another version of the tables than this program knows; update the program",
+        )
+        .with("user_version", version));
+    }
+    let checkpoints = columns(connection, "checkpoints")?;
+    let writes = columns(connection, "writes")?;
+    if !checkpoints.is_empty() {
+        verify("checkpoints", &checkpoints, &CHECKPOINTS)?;
+    }
+    if !writes.is_empty() {
+        verify("writes", &writes, &WRITES)?;
+    }
+    Ok(Found {
+        checkpoints: !checkpoints.is_empty(),
+        writes: (!writes.is_empty()).then(|| writes.iter().any(|column| column.name == TASK_PATH)),
+    })
+}
+
+struct StoredColumn {
+    name: String,
+    /// Not null and without a default: an insert that does not name it fails.
+    must_be_given: bool,
+    key_position: i64,
+}
+
+fn columns(connection: &Connection, table: &str) -> Result<Vec<StoredColumn>> {
+    let read = || {
+        let mut statement = connection.prepare_cached(sql::TABLE_INFO)?;
+        let rows = statement.query_map([table], |row| {
+            Ok(StoredColumn {
+                name: row.get(0)?,
+                must_be_given: row.get::<_, bool>(1)? && !row.get::<_, bool>(2)?,
+                key_position: row.get(3)?,
+            })
+        })?;
+        rows.collect()
+    };
+    rusqlite::Result::<_>::or_convert(read())
+}
+
+/// Whether the writes have task paths, for a file that had none when it was opened.
+pub(crate) fn has_task_path(connection: &Connection) -> Result<bool> {
+    Ok(columns(connection, "writes")?.iter().any(|column| column.name == TASK_PATH))
+}
+
+fn verify(table: &'static str, found: &[StoredColumn], wanted: &[Column]) -> Result<()> {
+    let refuse = |message, column: &str| {
+        Err(Error::new(ErrorKind::Schema, message).with("table", table).with("column", column))
+    };
+    for (name, key_position) in wanted {
+        match found.iter().find(|column| column.name == *name) {
+            None => {
+                return refuse(
+                    "a table of this name is there, but not LangGraph's: a column is missing; \
+                     choose another file",
+                    name,
+                );
+            }
+            Some(column) if column.key_position != *key_position => {
+                return refuse(
+                    "a table of this name is there, but with another primary key than LangGraph's; \
+                     choose another file",
+                    name,
+                );
+            }
+            Some(_) => {}
+        }
+    }
+    let known = |column: &&StoredColumn| {
+        column.name == TASK_PATH || wanted.iter().any(|(name, _)| column.name == *name)
+    };
+    let unknown = found.iter().filter(|column| !known(column));
+    match unknown.into_iter().find(|column| column.must_be_given || column.key_position != 0) {
+        Some(column) => refuse(
+            "a table has a column that this program does not know and cannot leave out; update the program",
+            &column.name,
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Creates or upgrades the tables, once every other connection lets it.
+pub(crate) fn set_up(config: &Config) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        match attempt(config) {
+            Err(error) if is_busy(&error) && begun.elapsed() < config.busy_timeout => {
+                std::thread::sleep(PAUSE);
+            }
+            other => return other.map_err(|error| error.with("path", config.path.display())),
+        }
+    }
+}
+
+fn attempt(config: &Config) -> Result<()> {
+    let existing = match FileId::of(&config.path) {
+        Ok(file) => Some(file),
+        // The directory is there, the file is not: `setup` is what creates it.
+        Err(error) if error.kind() == ErrorKind::Schema && !config.read_only => None,
+        Err(error) => return Err(error),
+    };
+    if config.read_only {
+        return match existing.map(|file| open_to_read(config, file)) {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(error)) if error.kind() != ErrorKind::Schema => Err(error),
+            _ => Err(read_only()),
+        };
+    }
+    let connection = match open_to_set_up(config) {
+        Ok(connection) if !connection.is_readonly("main").or_convert()? => connection,
+        other => {
+            // What cannot be written to is good enough if it has the tables.
+            if let Some(file) = existing
+                && open_to_read(config, file).is_ok()
+            {
+                return Ok(());
+            }
+            return other.and(Err(read_only()));
+        }
+    };
+    let found = match inspect(&connection) {
+        Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unsupported) => {
+            // The directory may be read-only where the file is not.
+            let readable = existing.is_some_and(|file| open_to_read(config, file).is_ok());
+            return if readable { Ok(()) } else { Err(error) };
+        }
+        found => found?,
+    };
+    let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).or_convert()?;
+    if mode != "wal" {
+        // Some file systems cannot share a log; SQLite then stays with its journal, as it does for Python.
+        let _: String =
+            connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0)).or_convert()?;
+    }
+    if found.is_complete() {
+        return Ok(());
+    }
+    let transaction =
+        rusqlite::Transaction::new_unchecked(&connection, rusqlite::TransactionBehavior::Immediate)
+            .or_convert()?;
+    // Another process may have been here since the first look.
+    let found = inspect(&transaction)?;
+    if !found.checkpoints {
+        transaction.execute_batch(sql::CREATE_CHECKPOINTS).or_convert()?;
+    }
+    match found.writes {
+        None => transaction.execute_batch(sql::CREATE_WRITES).or_convert()?,
+        Some(false) => transaction.execute_batch(sql::ADD_TASK_PATH).or_convert()?,
+        Some(true) => {}
+    }
+    inspect(&transaction)?.ready()?;
+    transaction.commit().or_convert()
+}

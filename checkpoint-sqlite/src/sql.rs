@@ -1,0 +1,204 @@
+//! All SQL text.
+
+/// The tables exactly as Python's saver creates them.
+pub(crate) const CREATE_CHECKPOINTS: &str = "CREATE TABLE IF NOT EXISTS checkpoints (
+                thread_id TEXT NOT NULL,
+                checkpoint_ns TEXT NOT NULL DEFAULT '',
+                checkpoint_id TEXT NOT NULL,
+                parent_checkpoint_id TEXT,
+                type TEXT,
+                checkpoint BLOB,
+                metadata BLOB,
+                PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
+            )";
+
+pub(crate) const CREATE_WRITES: &str = "CREATE TABLE IF NOT EXISTS writes (
+                thread_id TEXT NOT NULL,
+                checkpoint_ns TEXT NOT NULL DEFAULT '',
+                checkpoint_id TEXT NOT NULL,
+                task_id TEXT NOT NULL,
+                task_path TEXT NOT NULL DEFAULT '',
+                idx INTEGER NOT NULL,
+                channel TEXT NOT NULL,
+                type TEXT,
+                value BLOB,
+                PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, task_id, idx)
+            )";
+
+/// Brings files of Python's saver up to 3.1.1 to the present form.
+pub(crate) const ADD_TASK_PATH: &str = "ALTER TABLE writes ADD COLUMN task_path TEXT NOT NULL DEFAULT ''";
+
+pub(crate) const TABLE_INFO: &str =
+    "SELECT name, \"notnull\", dflt_value IS NOT NULL, pk FROM pragma_table_info(?1)";
+
+pub(crate) const BEGIN: &str = "BEGIN";
+pub(crate) const BEGIN_IMMEDIATE: &str = "BEGIN IMMEDIATE";
+pub(crate) const COMMIT: &str = "COMMIT";
+pub(crate) const ROLLBACK: &str = "ROLLBACK";
+pub(crate) const SAVEPOINT: &str = "SAVEPOINT one_of_many";
+pub(crate) const RELEASE: &str = "RELEASE one_of_many";
+pub(crate) const ROLLBACK_TO: &str = "ROLLBACK TO one_of_many";
+
+pub(crate) const UPSERT_CHECKPOINT: &str = "INSERT OR REPLACE INTO checkpoints \
+    (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata) \
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+
+pub(crate) const SELECT_CHECKPOINT: &str = "SELECT checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata \
+    FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
+
+pub(crate) const SELECT_LATEST_CHECKPOINT: &str = "SELECT checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata \
+    FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2 ORDER BY checkpoint_id DESC LIMIT 1";
+
+pub(crate) const SELECT_METADATA: &str =
+    "SELECT metadata FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
+
+pub(crate) const SELECT_PARENT: &str = "SELECT parent_checkpoint_id FROM checkpoints \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
+
+pub(crate) const SELECT_LATEST_PARENT: &str = "SELECT parent_checkpoint_id FROM checkpoints \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 ORDER BY checkpoint_id DESC LIMIT 1";
+
+pub(crate) const SELECT_ALL_METADATA: &str =
+    "SELECT rowid, thread_id, checkpoint_ns, checkpoint_id, metadata FROM checkpoints";
+
+/// The writes on one checkpoint; old files have no task paths.
+pub(crate) const fn select_writes(has_task_path: bool) -> &'static str {
+    if has_task_path {
+        "SELECT task_id, task_path, idx, channel, type, value FROM writes \
+         WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3"
+    } else {
+        "SELECT task_id, '', idx, channel, type, value FROM writes \
+         WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3"
+    }
+}
+
+/// Stores one write: in place of an earlier one (`UPSERT_CHECKPOINT_WRITES_SQL`) or not
+/// (`INSERT_CHECKPOINT_WRITES_SQL`).
+pub(crate) const fn insert_write(replace: bool, has_task_path: bool) -> &'static str {
+    match (replace, has_task_path) {
+        (true, true) => {
+            "INSERT OR REPLACE INTO writes \
+             (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value, task_path) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"
+        }
+        (false, true) => {
+            "INSERT OR IGNORE INTO writes \
+             (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value, task_path) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"
+        }
+        (true, false) => {
+            "INSERT OR REPLACE INTO writes \
+             (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
+        }
+        (false, false) => {
+            "INSERT OR IGNORE INTO writes \
+             (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
+        }
+    }
+}
+
+pub(crate) const DELETE_THREAD_CHECKPOINTS: &str = "DELETE FROM checkpoints WHERE thread_id = ?1";
+pub(crate) const DELETE_THREAD_WRITES: &str = "DELETE FROM writes WHERE thread_id = ?1";
+
+pub(crate) const DELETE_CHECKPOINT: &str =
+    "DELETE FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
+pub(crate) const DELETE_WRITES: &str =
+    "DELETE FROM writes WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
+
+pub(crate) const CLEAR_PARENT: &str = "UPDATE checkpoints SET parent_checkpoint_id = NULL \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
+
+pub(crate) const SELECT_CHECKPOINT_IDS: &str = "SELECT checkpoint_id FROM checkpoints \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 ORDER BY checkpoint_id DESC";
+
+pub(crate) const SELECT_WRITE_CHECKPOINT_IDS: &str =
+    "SELECT DISTINCT checkpoint_id FROM writes WHERE thread_id = ?1 AND checkpoint_ns = ?2";
+
+/// Values that are bound to their place cannot be copied as they are; `GLOB` is exact where `LIKE` folds case.
+pub(crate) const COPY_CHECKPOINTS: &str = "INSERT OR REPLACE INTO checkpoints \
+    (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata) \
+    SELECT ?2, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata \
+    FROM checkpoints WHERE thread_id = ?1 AND (type IS NULL OR type NOT GLOB '*+aes256gcm')";
+
+pub(crate) const fn copy_writes(has_task_path: bool) -> &'static str {
+    if has_task_path {
+        "INSERT OR REPLACE INTO writes \
+         (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value) \
+         SELECT ?2, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value \
+         FROM writes WHERE thread_id = ?1 AND (type IS NULL OR type NOT GLOB '*+aes256gcm')"
+    } else {
+        "INSERT OR REPLACE INTO writes \
+         (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value) \
+         SELECT ?2, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value \
+         FROM writes WHERE thread_id = ?1 AND (type IS NULL OR type NOT GLOB '*+aes256gcm')"
+    }
+}
+
+pub(crate) const SELECT_BOUND_CHECKPOINTS: &str =
+    "SELECT rowid FROM checkpoints WHERE thread_id = ?1 AND type GLOB '*+aes256gcm'";
+pub(crate) const SELECT_BOUND_WRITES: &str =
+    "SELECT rowid FROM writes WHERE thread_id = ?1 AND type GLOB '*+aes256gcm'";
+
+pub(crate) const SELECT_CHECKPOINT_BY_ROWID: &str = "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata \
+     FROM checkpoints WHERE rowid = ?1";
+
+pub(crate) const fn select_write_by_rowid(has_task_path: bool) -> &'static str {
+    if has_task_path {
+        "SELECT checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value, task_path \
+         FROM writes WHERE rowid = ?1"
+    } else {
+        "SELECT checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value, '' \
+         FROM writes WHERE rowid = ?1"
+    }
+}
+
+// Loose scans: each statement jumps in the primary-key index to the next value of one of its columns.
+
+pub(crate) const FIRST_THREAD: &str = "SELECT thread_id FROM checkpoints ORDER BY thread_id LIMIT 1";
+pub(crate) const NEXT_THREAD: &str =
+    "SELECT thread_id FROM checkpoints WHERE thread_id > ?1 ORDER BY thread_id LIMIT 1";
+pub(crate) const FIRST_NAMESPACE: &str =
+    "SELECT checkpoint_ns FROM checkpoints WHERE thread_id = ?1 ORDER BY checkpoint_ns LIMIT 1";
+pub(crate) const NEXT_NAMESPACE: &str = "SELECT checkpoint_ns FROM checkpoints \
+    WHERE thread_id = ?1 AND checkpoint_ns > ?2 ORDER BY checkpoint_ns LIMIT 1";
+pub(crate) const LATEST_ID: &str = "SELECT checkpoint_id FROM checkpoints \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 ORDER BY checkpoint_id DESC LIMIT 1";
+
+/// Which conditions a page of keys has.
+#[expect(clippy::struct_excessive_bools, reason = "each condition is there or not, independently")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeyPage {
+    pub(crate) thread_id: bool,
+    pub(crate) checkpoint_ns: bool,
+    pub(crate) checkpoint_id: bool,
+    pub(crate) before: bool,
+    pub(crate) after: bool,
+}
+
+/// One page of a listing's keys. All columns are in the primary-key index, so no row is touched.
+pub(crate) fn select_keys(page: KeyPage) -> String {
+    let conditions = [
+        (page.thread_id, "thread_id = :thread_id"),
+        (page.checkpoint_ns, "checkpoint_ns = :checkpoint_ns"),
+        (page.checkpoint_id, "checkpoint_id = :checkpoint_id"),
+        (page.before, "checkpoint_id < :before"),
+        // Within one namespace the id alone is the cursor, and the index gives the order.
+        (page.after && page.thread_id && page.checkpoint_ns, "checkpoint_id < :after_id"),
+        (
+            page.after && !(page.thread_id && page.checkpoint_ns),
+            "checkpoint_id <= :after_id AND (checkpoint_id < :after_id OR thread_id > :after_thread \
+             OR (thread_id = :after_thread AND checkpoint_ns > :after_ns))",
+        ),
+    ];
+    let mut sql = String::from("SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints");
+    let mut word = " WHERE ";
+    for (_, condition) in conditions.iter().filter(|(wanted, _)| *wanted) {
+        sql.push_str(word);
+        sql.push_str(condition);
+        word = " AND ";
+    }
+    sql.push_str(" ORDER BY checkpoint_id DESC, thread_id, checkpoint_ns LIMIT :count");
+    sql
+}

@@ -1,0 +1,296 @@
+//! The threads: one that writes, a few that read.
+//!
+//! Writes that wait together are committed together, so that many agents share one disk sync. Each has a savepoint
+//! of its own, and nobody is told of success before the commit succeeded.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use checkpoint_core::{Error, ErrorKind, Result};
+use crossbeam_channel::{Receiver, Sender};
+use futures_channel::oneshot;
+
+use crate::connection::{Config, Open, Slot};
+use crate::error::{self, spoils_connection};
+use crate::{schema, sql};
+
+/// At most this many writes are committed together.
+const BATCH_JOBS: usize = 256;
+
+/// At most about this many bytes are committed together.
+const BATCH_BYTES: usize = 16 << 20;
+
+/// A change, which runs inside of a transaction. It may run again when a transaction came to nothing.
+pub(crate) type Change = Box<dyn FnMut(&Config, &Open) -> Result<()> + Send>;
+
+type Read = Box<dyn FnOnce(&mut Slot) + Send>;
+
+struct Write {
+    change: Change,
+    /// About what it sends; `None` for a change that gets a transaction of its own.
+    bytes: Option<usize>,
+    done: oneshot::Sender<Result<()>>,
+}
+
+enum Order {
+    SetUp(oneshot::Sender<Result<()>>),
+    Write(Write),
+}
+
+/// The handle on the threads. They start with the first call and end when it is dropped, after what waits is done.
+pub(crate) struct Workers {
+    config: Arc<Config>,
+    queues: Mutex<Queues>,
+}
+
+#[derive(Default)]
+struct Queues {
+    /// Threads do not live on in a forked process.
+    process: u32,
+    writer: Option<Sender<Order>>,
+    readers: Option<Sender<Read>>,
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.config.fmt(f)
+    }
+}
+
+impl Workers {
+    pub(crate) fn new(config: Config) -> Self {
+        Self { config: Arc::new(config), queues: Mutex::default() }
+    }
+
+    pub(crate) fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
+    /// Runs a read on the next reader that is free.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Config, &Open) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (done, answer) = oneshot::channel();
+        let config = Arc::clone(&self.config);
+        let job: Read = Box::new(move |slot| {
+            if !done.is_canceled() {
+                // The caller may have gone meanwhile.
+                let _ = done.send(slot.run(|open| read(&config, open)));
+            }
+        });
+        self.readers()?.send(job).map_err(|_| lost())?;
+        answer.await.unwrap_or_else(|oneshot::Canceled| Err(lost()))
+    }
+
+    /// Commits a change together with others that wait.
+    pub(crate) async fn write(&self, bytes: usize, change: Change) -> Result<()> {
+        self.order(|done| Order::Write(Write { change, bytes: Some(bytes), done })).await
+    }
+
+    /// Commits a change in a transaction of its own.
+    pub(crate) async fn write_alone(&self, change: Change) -> Result<()> {
+        self.order(|done| Order::Write(Write { change, bytes: None, done })).await
+    }
+
+    pub(crate) async fn set_up(&self) -> Result<()> {
+        self.order(Order::SetUp).await
+    }
+
+    async fn order(&self, order: impl FnOnce(oneshot::Sender<Result<()>>) -> Order) -> Result<()> {
+        let (done, answer) = oneshot::channel();
+        self.writer()?.send(order(done)).map_err(|_| lost())?;
+        answer.await.unwrap_or_else(|oneshot::Canceled| Err(lost()))
+    }
+
+    fn writer(&self) -> Result<Sender<Order>> {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.check_process()?;
+        if let Some(queue) = &queues.writer {
+            return Ok(queue.clone());
+        }
+        let (sender, receiver) = crossbeam_channel::unbounded();
+        let config = Arc::clone(&self.config);
+        spawn("checkpoint-sqlite-writer", move || serve_writes(config, &receiver))?;
+        Ok(queues.writer.insert(sender).clone())
+    }
+
+    fn readers(&self) -> Result<Sender<Read>> {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.check_process()?;
+        if let Some(queue) = &queues.readers {
+            return Ok(queue.clone());
+        }
+        let (sender, receiver) = crossbeam_channel::unbounded();
+        for started in 0..self.config.readers {
+            let (config, receiver) = (Arc::clone(&self.config), receiver.clone());
+            let thread = spawn("checkpoint-sqlite-reader", move || serve_reads(config, &receiver));
+            match thread {
+                // Fewer readers do as well.
+                Err(_) if started > 0 => break,
+                other => other?,
+            }
+        }
+        Ok(queues.readers.insert(sender).clone())
+    }
+}
+
+impl Queues {
+    fn check_process(&mut self) -> Result<()> {
+        let process = std::process::id();
+        if self.process == 0 {
+            self.process = process;
+        }
+        if self.process == process {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            "the saver was used before this process was forked off; build a new one in the child",
+        ))
+    }
+}
+
+fn spawn(name: &str, serve: impl FnOnce() + Send + 'static) -> Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(serve).map(|_| ()).map_err(|source| {
+        Error::new(ErrorKind::Unavailable, "the system gave no thread for the database").with_source(source)
+    })
+}
+
+fn lost() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the call was broken off by a fault in its thread; whether it took effect is not known",
+    )
+}
+
+fn serve_reads(config: Arc<Config>, jobs: &Receiver<Read>) {
+    let mut slot = Slot::new(config, false);
+    for job in jobs {
+        // A fault ends one call, whose caller then finds its channel closed, and the connection, never the thread.
+        if catch_unwind(AssertUnwindSafe(|| job(&mut slot))).is_err() {
+            slot.close();
+        }
+    }
+}
+
+fn serve_writes(config: Arc<Config>, orders: &Receiver<Order>) {
+    let mut slot = Slot::new(config, true);
+    let mut next = None;
+    while let Some(order) = next.take().or_else(|| orders.recv().ok()) {
+        let work = AssertUnwindSafe(|| match order {
+            Order::SetUp(done) => {
+                if !done.is_canceled() {
+                    let _ = done.send(schema::set_up(slot.config()));
+                }
+                None
+            }
+            Order::Write(first) => commit_with_those_waiting(&mut slot, first, orders),
+        });
+        match catch_unwind(work) {
+            Ok(order) => next = order,
+            Err(_) => slot.close(),
+        }
+    }
+}
+
+/// Takes the lock, then commits everything that has come by then. Returns an order that has to wait.
+fn commit_with_those_waiting(slot: &mut Slot, first: Write, orders: &Receiver<Order>) -> Option<Order> {
+    if first.done.is_canceled() {
+        return None;
+    }
+    // Whether the lock can be had is found out for the first caller alone: who comes later has its own time to wait.
+    if let Err(error) = slot.run(Open::begin_immediate) {
+        let _ = first.done.send(Err(error));
+        return None;
+    }
+    let (batch, next) = gather(first, orders);
+    let undone = commit(slot, batch);
+    // SQLite broke off the whole transaction for the sake of one: the others get one each.
+    for write in undone {
+        match slot.run(Open::begin_immediate) {
+            Ok(()) => drop(commit(slot, vec![write])),
+            Err(error) => drop(write.done.send(Err(error))),
+        }
+    }
+    next
+}
+
+fn gather(first: Write, orders: &Receiver<Order>) -> (Vec<Write>, Option<Order>) {
+    let mut bytes = first.bytes.unwrap_or(BATCH_BYTES);
+    let mut batch = vec![first];
+    while batch.len() < BATCH_JOBS && bytes < BATCH_BYTES {
+        match orders.try_recv() {
+            Ok(Order::Write(write)) if write.done.is_canceled() => {}
+            Ok(Order::Write(write)) => match write.bytes {
+                Some(more) if bytes.saturating_add(more) <= BATCH_BYTES => {
+                    bytes += more;
+                    batch.push(write);
+                }
+                _ => return (batch, Some(Order::Write(write))),
+            },
+            Ok(other) => return (batch, Some(other)),
+            Err(_) => break,
+        }
+    }
+    (batch, None)
+}
+
+/// Runs changes in the transaction that was begun, commits it, and answers. Returns the changes that were undone
+/// with a transaction which SQLite broke off by itself (a full disk does that), and which got no answer yet.
+fn commit(slot: &mut Slot, batch: Vec<Write>) -> Vec<Write> {
+    // Out of the slot while in use: a fault then closes it, which rolls back.
+    let Some(open) = slot.take() else { return batch };
+    let several = batch.len() > 1;
+    let mut spoiled = false;
+    let mut done = Vec::with_capacity(batch.len());
+    let mut rest = batch.into_iter();
+    while let Some(mut write) = rest.next() {
+        let mut change = || (write.change)(slot.config(), &open);
+        let result = if several { in_savepoint(&open, change) } else { change() };
+        match result {
+            Ok(()) => done.push(write),
+            Err(error) => {
+                spoiled |= spoils_connection(&error);
+                let _ = write.done.send(Err(error));
+                if open.connection.is_autocommit() {
+                    return done.into_iter().chain(rest).collect();
+                }
+            }
+        }
+    }
+    let outcome = if done.is_empty() {
+        open.rollback();
+        Ok(())
+    } else {
+        open.commit().inspect_err(|_| open.rollback())
+    };
+    match outcome {
+        Ok(()) => done.into_iter().for_each(|write| drop(write.done.send(Ok(())))),
+        Err(error) => {
+            spoiled |= spoils_connection(&error);
+            let mut copy = error::share(error, &slot.config().path);
+            for write in done {
+                let _ = write.done.send(Err(copy()));
+            }
+        }
+    }
+    if !spoiled {
+        slot.put_back(open);
+    }
+    Vec::new()
+}
+
+fn in_savepoint(open: &Open, change: impl FnOnce() -> Result<()>) -> Result<()> {
+    open.execute(sql::SAVEPOINT, [])?;
+    let result = change();
+    if result.is_err() {
+        if open.connection.is_autocommit() {
+            return result;
+        }
+        open.execute(sql::ROLLBACK_TO, [])?;
+    }
+    open.execute(sql::RELEASE, [])?;
+    result
+}
