@@ -73,3 +73,69 @@ fn decrypt<C: AeadInOut + KeyInit>(
     let (nonce, tag) = (nonce.as_slice().try_into().ok()?, tag.as_slice().try_into().ok()?);
     C::new_from_slice(key).ok()?.decrypt_inout_detached(nonce, &[], text.into(), tag).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unhex(text: &str) -> Vec<u8> {
+        let digit = |byte: &u8| char::from(*byte).to_digit(16).unwrap();
+        text.as_bytes()
+            .chunks(2)
+            .map(|pair| u8::try_from(digit(&pair[0]) << 4 | digit(&pair[1])).unwrap())
+            .collect()
+    }
+
+    /// Key, plaintext, and what Python's `EncryptedSerializer` made of them (nonce, tag, ciphertext).
+    const WRITTEN_BY_PYTHON: [(&str, &str, &str); 6] = [
+        (
+            "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+            "",
+            "6465666768696a6b6c6d6e6f707172738a2faf58fb902743fa1de0182d66a261",
+        ),
+        (
+            "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+            "0001",
+            "6465666768696a6b6c6d6e6f70717273a348702e7796f80969b347acb435158da973",
+        ),
+        (
+            "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+            "a568656c6c6f",
+            "6465666768696a6b6c6d6e6f70717273e55c76c7f73214c14829e6e277b3c26e0c1a0d78ed63",
+        ),
+        (
+            "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+            "c7350394a86461746574696d65a86461746574696d65b3323032342d30312d30315430303a30303a\
+            3030ad66726f6d69736f666f726d6174",
+            "6465666768696a6b6c6d6e6f7071727338f1a92677ffc824f008749a0f53b6cd6e476b802968ca7f\
+            384465c89394790ef99b822b7bea23681b7eda8310cd27a13a9e0bda5503a7e956f642f2ab9394c2\
+            4603fefe97417e79",
+        ),
+        (
+            "000102030405060708090a0b0c0d0e0f",
+            "81a16b10",
+            "bb2abd90aea5ef5d35901f1ae5e3333b22b4b811f2375e67d028c54c3186001e0d614181",
+        ),
+        (
+            "000102030405060708090a0b0c0d0e0f1011121314151617",
+            "81a16b18",
+            "6d0676189976b7590dbe179c2178fcee1f9e0d48df4be2b9b8da16fdf9e51bd714d82c0a",
+        ),
+    ];
+
+    #[test]
+    fn seals_with_a_given_nonce_as_python_does() {
+        for (key, plain, sealed) in WRITTEN_BY_PYTHON {
+            let (plain, sealed) = (unhex(plain), unhex(sealed));
+            let key = Key::new(&unhex(key)).unwrap();
+            let nonce = *sealed.first_chunk().unwrap();
+            assert_eq!(key.seal_with(nonce, &plain).unwrap(), sealed);
+            assert_eq!(key.open(&sealed).unwrap(), plain);
+            let mut altered = sealed;
+            altered[20] ^= 1;
+            assert_eq!(key.open(&altered), None);
+        }
+        let sizes = WRITTEN_BY_PYTHON.map(|(key, ..)| key.len() / 2);
+        assert!([16, 24, 32].iter().all(|size| sizes.contains(size)));
+    }
+}

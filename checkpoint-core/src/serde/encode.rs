@@ -6,7 +6,7 @@ use super::decode::{Reader, Token};
 use super::{EXT_NAME, MAX_DEPTH, PythonClass, Value};
 use crate::{Error, Result};
 
-/// How deep Python's encoder goes within one extension payload or top-level value.
+/// How deep Python's encoder goes within one extension payload or top-level value. An empty list or map goes on top.
 const PYTHON_DEPTH: usize = 254;
 
 /// Encodes any `Serialize` value as Python would encode its counterpart: structs and maps as maps, sequences and
@@ -15,7 +15,7 @@ const PYTHON_DEPTH: usize = 254;
 /// Types that name a Python class (see [`crate::python`]) become extensions.
 ///
 /// # Errors
-/// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for what Python could not encode: nesting beyond 254 containers,
+/// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for what Python could not encode: nesting beyond 254 containers (an empty one inside not counted),
 /// integers beyond 64 bits, keys that are maps or extensions, lengths beyond 32 bits.
 pub fn to_msgpack<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>> {
     let mut encoder = Encoder::new();
@@ -123,6 +123,9 @@ impl Encoder {
             Value::Ext(code, data) => self.ext(*code, data)?,
             Value::Array(items) => {
                 self.array(items.len())?;
+                if items.is_empty() {
+                    return Ok(());
+                }
                 self.enter()?;
                 for item in items {
                     self.value(item)?;
@@ -131,6 +134,9 @@ impl Encoder {
             }
             Value::Map(entries) => {
                 self.map(entries.len())?;
+                if entries.is_empty() {
+                    return Ok(());
+                }
                 self.enter()?;
                 for (key, value) in entries {
                     let start = self.out.len();
@@ -270,13 +276,17 @@ impl<'a> Compound<'a> {
             Some(len) => encoder.array(len)?,
             None => {}
         }
-        encoder.enter()?;
+        if declared != Some(0) {
+            encoder.enter()?;
+        }
         Ok(Self { encoder, start, declared, count: 0, is_map, object: None, variant: false })
     }
 
     fn close(self) -> Result<()> {
         let Self { encoder, start, declared, count, is_map, object, variant } = self;
-        encoder.leave();
+        if declared != Some(0) {
+            encoder.leave();
+        }
         match declared {
             Some(len) if len == count => {}
             Some(_) => return Err(Error::codec("a sequence or map had another length than it declared")),
