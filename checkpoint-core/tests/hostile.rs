@@ -1,6 +1,8 @@
 //! Damaged and hostile bytes: a clean error or a value, never a panic, a deep stack or memory for lengths that are
 //! only declared.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
