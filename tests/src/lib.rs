@@ -37,7 +37,6 @@
 mod case;
 mod cases;
 mod fixture;
-mod model;
 mod runner;
 mod target;
 

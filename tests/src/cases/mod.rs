@@ -1,20 +1,37 @@
 //! The cases, a file for each group.
 
+mod cancellation;
+mod concurrency;
 mod copy_thread;
 mod delete_for_runs;
 mod delete_thread;
+mod delta;
 mod delta_channel_history;
+mod encryption;
+mod fields;
+mod filters;
+mod forks;
 mod get_tuple;
+mod ids;
+mod invalid;
 mod list;
+mod listing;
+mod metadata;
+mod model;
 mod prune;
 mod put;
 mod put_writes;
+mod setup;
+mod threads;
+mod values;
+mod writes;
 
 use crate::Case;
 
 /// Every case, in the order in which a report shows them.
 pub fn saver_cases() -> Vec<Case> {
-    let groups = [
+    // These are run once more with each cipher.
+    let core = [
         put::cases,
         put_writes::cases,
         get_tuple::cases,
@@ -24,6 +41,28 @@ pub fn saver_cases() -> Vec<Case> {
         copy_thread::cases,
         prune::cases,
         delta_channel_history::cases,
+        writes::cases,
+        forks::cases,
+        values::cases,
+        fields::cases,
+        delta::cases,
     ];
-    groups.into_iter().flat_map(|group| group()).collect()
+    let further = [
+        ids::cases,
+        filters::cases,
+        listing::cases,
+        metadata::cases,
+        threads::cases,
+        concurrency::cases,
+        cancellation::cases,
+        setup::cases,
+        invalid::cases,
+        encryption::cases,
+        model::cases,
+    ];
+    let core: Vec<_> = core.into_iter().flat_map(|group| group()).collect();
+    // A hundred megabytes through a cipher without optimization take minutes.
+    let sealable: Vec<_> = core.iter().filter(|case| !case.name().contains("megabytes")).cloned().collect();
+    let further = further.into_iter().flat_map(|group| group());
+    core.iter().cloned().chain(further).chain(encryption::on_ciphers(&sealable)).collect()
 }

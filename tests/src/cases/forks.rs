@@ -1,0 +1,162 @@
+//! Putting again, forks, and channels that do not change.
+
+use checkpoint_core::{
+    BaseCheckpointSaver, ChannelVersions, CheckpointConfig, CheckpointMetadata, ListQuery, SaverExt, Str,
+};
+
+use crate::case::Ctx;
+use crate::fixture::{
+    Done, at_version, chain, checkpoint, encode, id_of, ids, list, map, metadata, put, put_with, read, value,
+};
+
+cases!("forks";
+    put_again_replaces_checkpoint_and_metadata,
+    put_twice_the_same_is_one,
+    branches_from_one_parent,
+    the_newest_is_by_id_not_by_time_of_writing,
+    a_parent_need_not_exist,
+    fork_of_a_fork,
+    a_long_chain_of_unchanged_channels,
+    branches_share_what_did_not_change,
+    the_same_version_in_two_namespaces,
+);
+
+async fn put_again_replaces_checkpoint_and_metadata(ctx: Ctx) -> Done {
+    let config = CheckpointConfig::new(ctx.thread());
+    let first = at_version(1, &[("a", "one".into()), ("gone", encode(&list(&[1]))?)]);
+    put_with(ctx.saver(), &config, &first, &metadata(1).with("only_first", true)).await?;
+    let mut second = at_version(2, &[("a", encode(&list(&[2]))?), ("b", 2.into())]);
+    second.id = first.id.clone();
+    second.updated_channels = Some(vec!["a".into()]);
+    let stored = put_with(ctx.saver(), &config, &second, &CheckpointMetadata::new("update", 2)).await?;
+    let tuple = read(ctx.saver(), &stored).await?;
+    ensure_eq!(tuple.checkpoint, second, "checkpoint");
+    ensure_eq!(tuple.metadata, CheckpointMetadata::new("update", 2), "metadata");
+    let query = ListQuery::thread(config.thread_id().clone());
+    ensure_eq!(ids(ctx.saver(), query).await?, [first.id], "ids");
+    Ok(())
+}
+
+async fn put_twice_the_same_is_one(ctx: Ctx) -> Done {
+    let parent = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
+    let made = checkpoint(&[("a", encode(&list(&[1]))?)]);
+    let mut tuples = Vec::new();
+    for _ in 0..2 {
+        let stored = put(ctx.saver(), &parent, &made).await?;
+        tuples.push(read(ctx.saver(), &stored).await?);
+    }
+    ensure_eq!(tuples.first(), tuples.last(), "after the second put");
+    ensure_eq!(tuples.last().and_then(|tuple| tuple.parent_config.clone()), Some(parent), "parent");
+    Ok(())
+}
+
+async fn branches_from_one_parent(ctx: Ctx) -> Done {
+    let root = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
+    let mut branches = Vec::new();
+    for text in ["left", "right"] {
+        branches.push((put(ctx.saver(), &root, &checkpoint(&[("side", text.into())])).await?, text));
+    }
+    for (config, text) in &branches {
+        let tuple = read(ctx.saver(), config).await?;
+        ensure_eq!(tuple.parent_config.as_ref(), Some(&root), "parent");
+        ensure_eq!(value(&tuple, "side")?, (*text).into(), "value");
+    }
+    ensure_eq!(value(&read(ctx.saver(), &root.latest()).await?, "side")?, "right".into(), "the newest");
+    Ok(())
+}
+
+async fn the_newest_is_by_id_not_by_time_of_writing(ctx: Ctx) -> Done {
+    let config = CheckpointConfig::new(ctx.thread());
+    let made: Vec<_> = (0..3_i64).map(|at| checkpoint(&[("at", at.into())])).collect();
+    for at in [2, 0, 1] {
+        if let Some(checkpoint) = made.get(at) {
+            put(ctx.saver(), &config, checkpoint).await?;
+        }
+    }
+    ensure_eq!(value(&read(ctx.saver(), &config).await?, "at")?, 2.into(), "the newest");
+    let expected: Vec<_> = made.iter().rev().map(|checkpoint| checkpoint.id.clone()).collect();
+    ensure_eq!(ids(ctx.saver(), ListQuery::from_config(&config)).await?, expected, "ids");
+    Ok(())
+}
+
+async fn a_parent_need_not_exist(ctx: Ctx) -> Done {
+    let parent = CheckpointConfig::new(ctx.thread()).with_checkpoint_id(crate::fixture::random());
+    let stored = put(ctx.saver(), &parent, &checkpoint(&[])).await?;
+    ensure_eq!(read(ctx.saver(), &stored).await?.parent_config, Some(parent.clone()), "parent");
+    ensure_eq!(ctx.saver().get_tuple(&parent).await?, None, "the parent");
+    Ok(())
+}
+
+async fn fork_of_a_fork(ctx: Ctx) -> Done {
+    let thread_id = ctx.thread();
+    let main = chain(ctx.saver(), &thread_id, "", 4).await?;
+    let Some(start) = main.get(1) else { return Ok(()) };
+    let fork = put_with(ctx.saver(), start, &checkpoint(&[]), &CheckpointMetadata::new("fork", 2)).await?;
+    let again = put_with(ctx.saver(), &fork, &checkpoint(&[]), &CheckpointMetadata::new("fork", 3)).await?;
+    let mut line = vec![id_of(&again)];
+    let mut next = read(ctx.saver(), &again).await?.parent_config;
+    while let Some(config) = next {
+        line.push(id_of(&config));
+        next = read(ctx.saver(), &config).await?.parent_config;
+    }
+    let mut expected = vec![id_of(&again), id_of(&fork), id_of(start)];
+    expected.extend(main.first().map(id_of));
+    ensure_eq!(line, expected, "line of parents");
+    let all = ctx.saver().list_all(ListQuery::thread(thread_id)).await?;
+    ensure_eq!(all.len(), 6, "number of checkpoints");
+    Ok(())
+}
+
+async fn a_long_chain_of_unchanged_channels(ctx: Ctx) -> Done {
+    let steady = encode(&map(&[("big", "x".repeat(2000).into())]))?;
+    let mut config = CheckpointConfig::new(ctx.thread());
+    let mut expected = Vec::new();
+    for step in 1..=30_i64 {
+        let mut made = at_version(step, &[("count", step.into()), ("items", encode(&list(&[step]))?)]);
+        let mut changed = made.channel_versions.clone();
+        made = made.with_channel("steady", steady.clone(), 1);
+        if step == 1 {
+            changed.insert("steady".into(), 1.into());
+        }
+        config = ctx.saver().put(&config, &made, &metadata(step), &changed).await?;
+        expected.push((config.clone(), made));
+    }
+    for (config, made) in expected {
+        ensure_eq!(read(ctx.saver(), &config).await?.checkpoint, made, "checkpoint");
+    }
+    Ok(())
+}
+
+async fn branches_share_what_did_not_change(ctx: Ctx) -> Done {
+    let shared = encode(&list(&[1, 2, 3]))?;
+    let root =
+        put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[("shared", shared.clone())]))
+            .await?;
+    for text in ["left", "right"] {
+        let version = Str::from(format!("2.{text}"));
+        let made = checkpoint(&[("shared", shared.clone())]).with_channel(
+            "own",
+            encode(&vec![text.into()].into())?,
+            &*version,
+        );
+        let changed = ChannelVersions::from_iter([("own".into(), (&*version).into())]);
+        let stored = ctx.saver().put(&root, &made, &metadata(1), &changed).await?;
+        ensure_eq!(read(ctx.saver(), &stored).await?.checkpoint, made, "branch {text}");
+    }
+    Ok(())
+}
+
+async fn the_same_version_in_two_namespaces(ctx: Ctx) -> Done {
+    let thread_id = ctx.thread();
+    for checkpoint_ns in ["", "a", "b"] {
+        let config = CheckpointConfig::new(thread_id.clone()).with_checkpoint_ns(checkpoint_ns);
+        let blob = encode(&vec![checkpoint_ns.into()].into())?;
+        put(ctx.saver(), &config, &checkpoint(&[("x", blob)])).await?;
+    }
+    for checkpoint_ns in ["", "a", "b"] {
+        let config = CheckpointConfig::new(thread_id.clone()).with_checkpoint_ns(checkpoint_ns);
+        let blob = encode(&vec![checkpoint_ns.into()].into())?;
+        ensure_eq!(value(&read(ctx.saver(), &config).await?, "x")?, blob, "value in {checkpoint_ns:?}");
+    }
+    Ok(())
+}

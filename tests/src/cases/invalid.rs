@@ -1,0 +1,151 @@
+//! Bad input is refused before anything is stored; capabilities are told honestly.
+
+use checkpoint_core::{
+    BaseCheckpointSaver, Bytes, ChannelValue, CheckpointConfig, CheckpointMetadata, ErrorKind, ListQuery,
+    PruneStrategy, SaverExt, TypedBytes, Value,
+};
+
+use crate::case::{Ctx, Need};
+use crate::fixture::{Done, chain, checkpoint, expect_kind, ids, newest_first, put, put_with, read, write};
+use crate::target::Facility;
+
+cases!("invalid";
+    put_of_an_id_that_is_no_uuid,
+    put_writes_without_a_checkpoint_id,
+    put_writes_on_an_id_that_is_no_uuid,
+    metadata_that_json_cannot_hold,
+    values_that_are_no_values,
+    errors_do_not_show_values,
+    what_is_not_offered_is_unsupported,
+    a_damaged_row_is_an_error [Need::Target(Facility::Corrupt)],
+);
+
+async fn put_of_an_id_that_is_no_uuid(ctx: Ctx) -> Done {
+    let thread_id = ctx.thread();
+    let stored = chain(ctx.saver(), &thread_id, "", 2).await?;
+    for id in
+        ["", "1", "not-a-uuid", "1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8", "1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8g"]
+    {
+        let mut made = checkpoint(&[("a", 1.into())]);
+        made.id = id.into();
+        let config = CheckpointConfig::new(thread_id.clone());
+        expect_kind(put(ctx.saver(), &config, &made).await, ErrorKind::InvalidArgument, "put")?;
+    }
+    ensure_eq!(ids(ctx.saver(), ListQuery::thread(thread_id)).await?, newest_first(&stored), "ids");
+    Ok(())
+}
+
+async fn put_writes_without_a_checkpoint_id(ctx: Ctx) -> Done {
+    let config = CheckpointConfig::new(ctx.thread());
+    put(ctx.saver(), &config, &checkpoint(&[])).await?;
+    let call = write(ctx.saver(), &config, "task", &[("ch", 1.into())]).await;
+    expect_kind(call, ErrorKind::InvalidArgument, "put_writes")?;
+    ensure_eq!(read(ctx.saver(), &config).await?.pending_writes, [], "writes");
+    Ok(())
+}
+
+async fn put_writes_on_an_id_that_is_no_uuid(ctx: Ctx) -> Done {
+    let config = CheckpointConfig::new(ctx.thread()).with_checkpoint_id("not-a-uuid");
+    let call = write(ctx.saver(), &config, "task", &[("ch", 1.into())]).await;
+    expect_kind(call, ErrorKind::InvalidArgument, "put_writes")
+}
+
+async fn metadata_that_json_cannot_hold(ctx: Ctx) -> Done {
+    let config = CheckpointConfig::new(ctx.thread());
+    let values = [
+        Value::Bin(Bytes::from_static(b"bytes")),
+        Value::Ext(1, Bytes::from_static(b"ext")),
+        Value::Array(vec![Value::Bin(Bytes::from_static(b"inside"))]),
+        Value::Map(vec![(Value::Array(vec![]), 1.into())]),
+    ];
+    for value in values {
+        let metadata = CheckpointMetadata::new("loop", 0).with("odd", value);
+        let call = put_with(ctx.saver(), &config, &checkpoint(&[("a", 1.into())]), &metadata).await;
+        expect_kind(call, ErrorKind::InvalidArgument, "put")?;
+    }
+    ensure_eq!(ctx.saver().get_tuple(&config).await?, None, "refused, but stored");
+    Ok(())
+}
+
+async fn values_that_are_no_values(ctx: Ctx) -> Done {
+    let blobs = [
+        ("ciphertext", TypedBytes::new("msgpack+aes", &b"0123456789abcdef0123456789abcdef"[..])),
+        ("empty", TypedBytes::msgpack(Bytes::new())),
+        ("cut", TypedBytes::msgpack(&b"\x93\x01"[..])),
+        ("a length that is not there", TypedBytes::msgpack(&b"\xc6\xff\xff\xff\xff"[..])),
+        ("a tag of nobody", TypedBytes::new("nobody", &b"x"[..])),
+        ("pickle", TypedBytes::new("pickle", &b"x"[..])),
+    ];
+    let thread_id = ctx.thread();
+    let good =
+        put(ctx.saver(), &CheckpointConfig::new(thread_id.clone()), &checkpoint(&[("a", 1.into())])).await?;
+    for (name, blob) in blobs {
+        let value = ChannelValue::Blob(blob);
+        // A backend that keeps blobs apart may store what it never looks into; then it gives back the same.
+        match put(ctx.saver(), &good, &checkpoint(&[("a", value.clone()), ("b", 1.into())])).await {
+            Ok(stored) => {
+                let tuple = read(ctx.saver(), &stored).await?;
+                ensure_eq!(crate::fixture::value(&tuple, "a")?, value, "{name}");
+            }
+            Err(error) => {
+                let kinds = [ErrorKind::Codec, ErrorKind::Crypto, ErrorKind::InvalidArgument];
+                ensure!(kinds.contains(&error.kind()), "{name}: {:?}", error.kind());
+            }
+        }
+    }
+    for tuple in ctx.saver().list_all(ListQuery::thread(thread_id)).await? {
+        ensure!(tuple.checkpoint.channel_values.contains_key("a"), "a refused checkpoint is stored in part");
+    }
+    Ok(())
+}
+
+async fn errors_do_not_show_values(ctx: Ctx) -> Done {
+    let canary = "canary-of-a-secret";
+    let mut made = checkpoint(&[("a", canary.into())]);
+    made.id = "not-a-uuid".into();
+    let metadata = CheckpointMetadata::new("loop", 0).with("secret", canary);
+    match put_with(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &made, &metadata).await {
+        Ok(_) => Err(crate::Failure::new("an id that is no UUID was stored")),
+        Err(error) => {
+            ensure!(!format!("{error} {error:?}").contains(canary), "the error shows a value");
+            Ok(())
+        }
+    }
+}
+
+async fn what_is_not_offered_is_unsupported(ctx: Ctx) -> Done {
+    let saver = ctx.saver();
+    let capabilities = saver.capabilities();
+    let (thread_id, other) = (ctx.thread(), ctx.thread());
+    let stored = chain(saver, &thread_id, "", 2).await?;
+    if !capabilities.delete_for_runs {
+        expect_kind(saver.delete_for_runs(&["run"]).await, ErrorKind::Unsupported, "delete_for_runs")?;
+    }
+    if !capabilities.copy_thread {
+        expect_kind(saver.copy_thread(&thread_id, &other).await, ErrorKind::Unsupported, "copy_thread")?;
+    }
+    if !capabilities.prune {
+        for strategy in [PruneStrategy::KeepLatest, PruneStrategy::Delete] {
+            expect_kind(saver.prune(&[&thread_id], strategy).await, ErrorKind::Unsupported, "prune")?;
+        }
+    }
+    ensure_eq!(ids(saver, ListQuery::thread(thread_id)).await?, newest_first(&stored), "ids");
+    Ok(())
+}
+
+async fn a_damaged_row_is_an_error(ctx: Ctx) -> Done {
+    let (damaged, healthy) = (ctx.thread(), ctx.thread());
+    for thread_id in [&damaged, &healthy] {
+        chain(ctx.saver(), thread_id, "", 2).await?;
+    }
+    ctx.target().corrupt(&damaged).await?;
+    let config = CheckpointConfig::new(damaged.clone());
+    expect_kind(ctx.saver().get_tuple(&config).await, ErrorKind::Codec, "get_tuple")?;
+    expect_kind(ctx.saver().list_all(ListQuery::thread(damaged)).await, ErrorKind::Codec, "list")?;
+    ensure_eq!(
+        ids(ctx.saver(), ListQuery::thread(healthy)).await?.len(),
+        2,
+        "checkpoints of the other thread"
+    );
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! `list_threads`.
+
+use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, Str, ThreadInfo, ThreadQuery};
+use futures_util::{StreamExt, TryStreamExt};
+
+use crate::case::Ctx;
+use crate::fixture::{Done, chain, checkpoint, id_of, put, random, write};
+
+cases!("threads";
+    ascending_by_id,
+    each_thread_once_with_its_newest,
+    after_and_limit,
+    deleted_threads_are_gone,
+    threads_with_writes_only_are_not_listed,
+    pages_of_hundreds,
+);
+
+/// Threads whose ids begin with a text that no other thread has.
+async fn with_prefix(ctx: &Ctx, suffixes: &[&str]) -> checkpoint_core::Result<(Str, Vec<ThreadInfo>)> {
+    let prefix = Str::from(format!("conformance-{}", random()));
+    let mut stored = Vec::new();
+    for suffix in suffixes {
+        let thread_id = ctx.use_thread(&format!("{prefix}{suffix}"));
+        let config = put(ctx.saver(), &CheckpointConfig::new(thread_id.clone()), &checkpoint(&[])).await?;
+        stored.push(ThreadInfo::new(thread_id, id_of(&config)));
+    }
+    stored.sort_by(|a, b| a.thread_id.cmp(&b.thread_id));
+    Ok((prefix, stored))
+}
+
+/// The listed threads with a prefix. Every id behind the bare prefix begins with it, or comes after all that do.
+async fn listed(ctx: &Ctx, prefix: &Str) -> checkpoint_core::Result<Vec<ThreadInfo>> {
+    let mut threads = ctx.saver().list_threads(ThreadQuery::all().after(prefix.clone()));
+    let mut found = Vec::new();
+    while let Some(thread) = threads.try_next().await? {
+        if !thread.thread_id.starts_with(&**prefix) {
+            break;
+        }
+        found.push(thread);
+    }
+    Ok(found)
+}
+
+async fn ascending_by_id(ctx: Ctx) -> Done {
+    let (prefix, stored) =
+        with_prefix(&ctx, &["b", "a", "B", "é", "10", "9", "a:1", "世", "_", "a "]).await?;
+    ensure_eq!(listed(&ctx, &prefix).await?, stored, "threads, by code point");
+    Ok(())
+}
+
+async fn each_thread_once_with_its_newest(ctx: Ctx) -> Done {
+    let (prefix, _) = with_prefix(&ctx, &["a"]).await?;
+    let thread_id = Str::from(format!("{prefix}a"));
+    let mut newest = None;
+    for checkpoint_ns in ["", "child:1", "child:2"] {
+        newest = chain(ctx.saver(), &thread_id, checkpoint_ns, 3).await?.last().map(id_of);
+    }
+    let expected = [ThreadInfo::new(thread_id, newest.unwrap_or_default())];
+    ensure_eq!(listed(&ctx, &prefix).await?, expected, "threads");
+    Ok(())
+}
+
+async fn after_and_limit(ctx: Ctx) -> Done {
+    let (prefix, stored) = with_prefix(&ctx, &["1", "2", "3", "4", "5"]).await?;
+    let start = ThreadQuery::all().after(prefix);
+    for limit in [0, 1, 3, 5] {
+        let found: Vec<_> = ctx.saver().list_threads(start.clone().limit(limit)).try_collect().await?;
+        ensure_eq!(found, stored[..limit], "the first {limit}");
+    }
+    for (at, thread) in stored.iter().enumerate().take(4) {
+        let query = ThreadQuery::all().after(thread.thread_id.clone()).limit(1);
+        let found: Vec<_> = ctx.saver().list_threads(query).try_collect().await?;
+        ensure_eq!(found, stored[at + 1..at + 2], "the one after");
+    }
+    ensure_eq!(ctx.saver().list_threads(ThreadQuery::all().limit(0)).count().await, 0, "limit 0 of all");
+    ensure!(ctx.saver().list_threads(ThreadQuery::all().limit(3)).count().await == 3, "limit 3 of all");
+    Ok(())
+}
+
+async fn deleted_threads_are_gone(ctx: Ctx) -> Done {
+    let (prefix, stored) = with_prefix(&ctx, &["a", "b", "c"]).await?;
+    ctx.saver().delete_thread(&format!("{prefix}b")).await?;
+    let expected: Vec<_> = stored.into_iter().filter(|thread| !thread.thread_id.ends_with('b')).collect();
+    ensure_eq!(listed(&ctx, &prefix).await?, expected, "threads");
+    Ok(())
+}
+
+async fn threads_with_writes_only_are_not_listed(ctx: Ctx) -> Done {
+    let (prefix, stored) = with_prefix(&ctx, &["a"]).await?;
+    let config = CheckpointConfig::new(ctx.use_thread(&format!("{prefix}b"))).with_checkpoint_id(random());
+    write(ctx.saver(), &config, "task", &[("ch", 1.into())]).await?;
+    ensure_eq!(listed(&ctx, &prefix).await?, stored, "threads");
+    Ok(())
+}
+
+async fn pages_of_hundreds(ctx: Ctx) -> Done {
+    let suffixes: Vec<_> = (0..350).map(|at| format!("{at:05}")).collect();
+    let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
+    let (prefix, stored) = with_prefix(&ctx, &suffixes).await?;
+    ensure!(listed(&ctx, &prefix).await? == stored, "the threads differ");
+    Ok(())
+}
