@@ -48,6 +48,7 @@ struct Arguments {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
+#[expect(clippy::struct_field_names, reason = "the names are the format's")]
 struct Usage {
     input_tokens: u32,
     output_tokens: u32,

@@ -88,14 +88,14 @@ fn views_work_where_serde_buffers() {
     #[serde(untagged)]
     enum Answer {
         When(DateTime),
-        Said(HumanMessage),
+        Said(Box<HumanMessage>),
         Text(String),
     }
     let when = DateTime::parse("2026-01-02T03:04:05").unwrap();
     assert_eq!(read::<Answer>(&written(&when)).unwrap(), Answer::When(when));
     assert_eq!(read::<Answer>(&"tomorrow".into()).unwrap(), Answer::Text("tomorrow".into()));
     let said = HumanMessage::new("hi");
-    assert_eq!(read::<Answer>(&written(&said)).unwrap(), Answer::Said(said));
+    assert_eq!(read::<Answer>(&written(&said)).unwrap(), Answer::Said(said.into()));
 }
 
 #[test]
@@ -182,6 +182,47 @@ fn times_convert() {
     let zone = object(1, "datetime", "timezone", vec![written(&huge)].into());
     let time = object(2, "datetime", "time", map(&[("hour", 1_i64.into()), ("tzinfo", zone)]));
     assert_eq!(python::to_json(&time), "01:00:00");
+}
+
+#[test]
+fn years_that_python_lacks_are_refused() {
+    for year in [-1, 0, 10_000] {
+        let date = NaiveDate::from_ymd_opt(year, 1, 2).unwrap();
+        assert_eq!(to_msgpack(&Date(date)).unwrap_err().kind(), ErrorKind::Codec, "{year}");
+        let time = DateTime::from(date.and_hms_opt(0, 0, 0).unwrap());
+        assert_eq!(to_msgpack(&time).unwrap_err().kind(), ErrorKind::Codec, "{year}");
+    }
+}
+
+#[test]
+fn errors_do_not_show_what_is_stored() {
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Strict {
+        #[serde(rename = "a")]
+        _a: u8,
+    }
+    #[derive(Debug, Deserialize)]
+    enum Choice {
+        Known,
+    }
+    let secret = || Value::from("hunter2");
+    for error in [
+        read::<i64>(&secret()).unwrap_err(),
+        read::<bool>(&Value::Bin("hunter2".into())).unwrap_err(),
+        read::<Choice>(&secret()).map(|Choice::Known| ()).unwrap_err(),
+        read::<Strict>(&map(&[("a", secret())])).unwrap_err(),
+        read::<Strict>(&map(&[("hunter2", secret())])).unwrap_err(),
+        read::<std::net::IpAddr>(&secret()).unwrap_err(),
+        read::<DateTime>(&secret()).unwrap_err(),
+        json::parse(b"{\"hunter2\": hunter2}").unwrap_err(),
+        json::to_string(&Value::Bin("hunter2".into()), json::Style::Plain).unwrap_err(),
+    ] {
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+    let number = read::<u8>(&4242_i64.into()).unwrap_err().to_string();
+    assert!(!number.contains("4242") && number.contains("an integer") && number.contains("u8"), "{number}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! MessagePack it is that plain value.
 //!
 //! An own type gets the same by its serde name: `py:CODE:MODULE:NAME`, where the code is 5 for a pydantic model and
-//! 2 for a dataclass.
+//! 2 for a dataclass. (A struct with a flattened field cannot be told apart from a map, so it stays one.)
 //!
 //! ```
 //! use checkpoint_core::{ChannelValue, python::{HumanMessage, Message}};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use chrono::{Datelike, FixedOffset, NaiveDate, NaiveDateTime, NaiveTime, Offset, TimeZone, Timelike};
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer, ser};
 
 use super::Object;
 use crate::serde::from_msgpack;
@@ -71,9 +71,15 @@ impl From<NaiveDateTime> for DateTime {
 
 impl Serialize for DateTime {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // Only conversions from chrono can hold such years.
+        if self.0.find('-') != Some(4) || self.0.starts_with("0000") {
+            return Err(ser::Error::custom(YEARS));
+        }
         serializer.serialize_newtype_struct(Self::CLASS, &self.0)
     }
 }
+
+const YEARS: &str = "Python has the years 1 to 9999";
 
 impl<'de> Deserialize<'de> for DateTime {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -174,6 +180,9 @@ impl From<NaiveDate> for Date {
 
 impl Serialize for Date {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if !(1..=9999).contains(&self.0.year()) {
+            return Err(ser::Error::custom(YEARS));
+        }
         let parts = (self.0.year(), self.0.month(), self.0.day());
         serializer.serialize_newtype_struct(Self::CLASS, &parts)
     }

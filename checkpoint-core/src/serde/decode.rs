@@ -1,11 +1,11 @@
-//! MessagePack to values: every length is checked against the bytes that are there, nothing is allocated by a
-//! declared length, and nesting stops at a limit.
+//! MessagePack to values: nothing is allocated by a declared length, and nesting stops at a limit.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use serde::de::{self, DeserializeOwned, DeserializeSeed, IntoDeserializer, Visitor};
+use serde::de::{self, DeserializeOwned, DeserializeSeed, IntoDeserializer, Unexpected, Visitor};
 
+pub(crate) use super::reader::{Reader, Token};
 use super::{MAX_DEPTH, PythonClass, VALUE_NAME, Value};
 use crate::{ChannelValues, Error, Result, Str};
 
@@ -20,174 +20,6 @@ use crate::{ChannelValues, Error, Result, Str};
 /// [`MAX_DEPTH`](super::MAX_DEPTH), and what does not fit the type.
 pub fn from_msgpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     T::deserialize(&mut Decoder::new(bytes, 0))
-}
-
-/// The first token of a value, with the length of what follows.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Token<'a> {
-    Nil,
-    Bool(bool),
-    Int(i64),
-    /// From 2^63 on.
-    UInt(u64),
-    Float(f64),
-    Str(&'a str),
-    Bin(&'a [u8]),
-    Array(usize),
-    Map(usize),
-    Ext(i8, &'a [u8]),
-}
-
-/// Walks over MessagePack without copying.
-#[derive(Debug, Clone)]
-pub(crate) struct Reader<'a> {
-    bytes: &'a [u8],
-    position: usize,
-}
-
-impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, position: 0 }
-    }
-
-    pub(crate) fn position(&self) -> usize {
-        self.position
-    }
-
-    fn rest(&self) -> &'a [u8] {
-        self.bytes.get(self.position..).unwrap_or_default()
-    }
-
-    fn peek(&self) -> Option<u8> {
-        self.bytes.get(self.position).copied()
-    }
-
-    fn take(&mut self, len: usize) -> Result<&'a [u8]> {
-        match self.rest().get(..len) {
-            Some(bytes) => {
-                self.position += len;
-                Ok(bytes)
-            }
-            None => Err(Error::codec("the MessagePack ends too early")
-                .with("at", self.position)
-                .with("wanted", len)),
-        }
-    }
-
-    fn fixed<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let bytes = self.take(N)?;
-        bytes.try_into().map_err(|_| Error::codec("the MessagePack ends too early"))
-    }
-
-    fn length(&mut self, width: u8) -> Result<usize> {
-        let len = match width {
-            1 => u32::from(u8::from_be_bytes(self.fixed()?)),
-            2 => u32::from(u16::from_be_bytes(self.fixed()?)),
-            _ => u32::from_be_bytes(self.fixed()?),
-        };
-        usize::try_from(len).map_err(|_| Error::codec("a length exceeds this machine's address space"))
-    }
-
-    fn str(&mut self, len: usize) -> Result<Token<'a>> {
-        let at = self.position;
-        let text = std::str::from_utf8(self.take(len)?);
-        text.map(Token::Str)
-            .map_err(|source| Error::codec("a text is not UTF-8").with("at", at).with_source(source))
-    }
-
-    fn ext(&mut self, len: usize) -> Result<Token<'a>> {
-        let code = i8::from_be_bytes(self.fixed()?);
-        Ok(Token::Ext(code, self.take(len)?))
-    }
-
-    /// A container of so many values, each of which takes a byte at least.
-    fn container(&self, len: usize, values: usize, token: fn(usize) -> Token<'a>) -> Result<Token<'a>> {
-        if len.checked_mul(values).is_none_or(|values| values > self.rest().len()) {
-            return Err(Error::codec("the MessagePack ends too early")
-                .with("at", self.position)
-                .with("items", len));
-        }
-        Ok(token(len))
-    }
-
-    pub(crate) fn token(&mut self) -> Result<Token<'a>> {
-        let at = self.position;
-        let [marker] = self.fixed()?;
-        Ok(match marker {
-            0x00..=0x7f => Token::Int(marker.into()),
-            0x80..=0x8f => return self.container(usize::from(marker & 0x0f), 2, Token::Map),
-            0x90..=0x9f => return self.container(usize::from(marker & 0x0f), 1, Token::Array),
-            0xa0..=0xbf => return self.str(usize::from(marker & 0x1f)),
-            0xc0 => Token::Nil,
-            0xc1 => return Err(Error::codec("byte c1 is no MessagePack").with("at", at)),
-            0xc2 => Token::Bool(false),
-            0xc3 => Token::Bool(true),
-            0xc4..=0xc6 => {
-                let len = self.length(1 << (marker - 0xc4))?;
-                Token::Bin(self.take(len)?)
-            }
-            0xc7..=0xc9 => {
-                let len = self.length(1 << (marker - 0xc7))?;
-                return self.ext(len);
-            }
-            0xca => Token::Float(f32::from_be_bytes(self.fixed()?).into()),
-            0xcb => Token::Float(f64::from_be_bytes(self.fixed()?)),
-            0xcc => Token::Int(u8::from_be_bytes(self.fixed()?).into()),
-            0xcd => Token::Int(u16::from_be_bytes(self.fixed()?).into()),
-            0xce => Token::Int(u32::from_be_bytes(self.fixed()?).into()),
-            0xcf => {
-                let number = u64::from_be_bytes(self.fixed()?);
-                i64::try_from(number).map_or(Token::UInt(number), Token::Int)
-            }
-            0xd0 => Token::Int(i8::from_be_bytes(self.fixed()?).into()),
-            0xd1 => Token::Int(i16::from_be_bytes(self.fixed()?).into()),
-            0xd2 => Token::Int(i32::from_be_bytes(self.fixed()?).into()),
-            0xd3 => Token::Int(i64::from_be_bytes(self.fixed()?)),
-            0xd4..=0xd8 => return self.ext(1 << (marker - 0xd4)),
-            0xd9..=0xdb => {
-                let len = self.length(1 << (marker - 0xd9))?;
-                return self.str(len);
-            }
-            0xdc | 0xdd => {
-                let len = self.length(2 << (marker - 0xdc))?;
-                return self.container(len, 1, Token::Array);
-            }
-            0xde | 0xdf => {
-                let len = self.length(2 << (marker - 0xde))?;
-                return self.container(len, 2, Token::Map);
-            }
-            0xe0..=0xff => Token::Int(marker.cast_signed().into()),
-        })
-    }
-
-    /// Steps over one value of any depth, without recursion, and returns its bytes. Text is not checked for UTF-8.
-    pub(crate) fn skip(&mut self) -> Result<&'a [u8]> {
-        let start = self.position;
-        let mut open = 1_usize;
-        while open > 0 {
-            open -= 1;
-            let width = match self.peek() {
-                // Text is the only token with a check that costs; step over it by its length.
-                Some(marker @ 0xa0..=0xbf) => Some((1, usize::from(marker & 0x1f))),
-                Some(marker @ 0xd9..=0xdb) => {
-                    self.position += 1;
-                    let len = self.length(1 << (marker - 0xd9))?;
-                    Some((0, len))
-                }
-                _ => None,
-            };
-            if let Some((head, len)) = width {
-                self.take(head + len)?;
-                continue;
-            }
-            match self.token()? {
-                Token::Array(len) => open += len,
-                Token::Map(len) => open += 2 * len,
-                _ => {}
-            }
-        }
-        Ok(self.bytes.get(start..self.position).unwrap_or_default())
-    }
 }
 
 /// How many items get room before any has been read.
@@ -233,6 +65,34 @@ pub(crate) fn value(reader: &mut Reader<'_>, depth: usize) -> Result<Value> {
 impl de::Error for Error {
     fn custom<T: std::fmt::Display>(message: T) -> Self {
         Self::codec(format!("the value does not fit the type: {message}"))
+    }
+
+    // serde's own words would quote the value.
+    fn invalid_type(found: Unexpected<'_>, wanted: &dyn de::Expected) -> Self {
+        Self::custom(format_args!("found {}, wanted {wanted}", kind(found)))
+    }
+    fn invalid_value(found: Unexpected<'_>, wanted: &dyn de::Expected) -> Self {
+        Self::custom(format_args!("found {} that does not fit, wanted {wanted}", kind(found)))
+    }
+    fn unknown_variant(_found: &str, wanted: &'static [&'static str]) -> Self {
+        Self::custom(format_args!("found an unknown variant, wanted one of {}", wanted.join(", ")))
+    }
+    fn unknown_field(_found: &str, wanted: &'static [&'static str]) -> Self {
+        Self::custom(format_args!("found an unknown field, wanted only {}", wanted.join(", ")))
+    }
+}
+
+fn kind(found: Unexpected<'_>) -> &'static str {
+    match found {
+        Unexpected::Bool(_) => "a boolean",
+        Unexpected::Unsigned(_) | Unexpected::Signed(_) => "an integer",
+        Unexpected::Float(_) => "a float",
+        Unexpected::Char(_) | Unexpected::Str(_) => "text",
+        Unexpected::Bytes(_) => "bytes",
+        Unexpected::Unit | Unexpected::Option => "null",
+        Unexpected::Seq => "a list",
+        Unexpected::Map => "a map",
+        _ => "another kind of value",
     }
 }
 

@@ -9,6 +9,7 @@ pub mod document;
 mod encode;
 pub(crate) mod float;
 pub mod json;
+mod reader;
 mod revive;
 mod typed_bytes;
 mod value;
