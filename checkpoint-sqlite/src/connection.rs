@@ -204,10 +204,14 @@ fn open_to_write(config: &Config, file: FileId) -> Result<Open> {
         return Err(read_only());
     }
     let connection = connect(&config.path, OpenFlags::SQLITE_OPEN_READ_WRITE, config)?;
-    let shape = schema::inspect(&connection)?.ready()?;
     if connection.is_readonly("main").or_convert()? {
         return Err(read_only());
     }
+    let shape = match schema::inspect(&connection) {
+        // The directory takes no log.
+        Err(error) if cannot_share(&error) => return Err(read_only().with_source(error)),
+        found => found?.ready()?,
+    };
     connection.pragma_update(None, "synchronous", config.synchronous.as_pragma()).or_convert()?;
     Ok(Open { connection, file, has_task_path: Cell::new(shape.has_task_path), immutable: false })
 }

@@ -13,7 +13,7 @@ use checkpoint_core::{
     async_trait, id, index_writes,
 };
 use futures_util::stream::{self, StreamExt};
-use tracing::instrument;
+use tracing::{Instrument, debug_span, instrument};
 
 use crate::SqliteSaverBuilder;
 use crate::connection::read_only;
@@ -165,6 +165,7 @@ impl BaseCheckpointSaver for SqliteSaver {
                     let (tuples, outcome) = listing.next_chunk(config, open);
                     Ok((listing, tuples, outcome))
                 })
+                .instrument(debug_span!("list", db.system = BACKEND))
                 .await;
             let (rest, tuples, outcome) = match chunk {
                 Ok((listing, tuples, Ok(()))) => (Some((saver, listing)), tuples, None),
@@ -184,6 +185,7 @@ impl BaseCheckpointSaver for SqliteSaver {
             let page = saver
                 .workers
                 .read(move |_, open| read::list_threads(open, after.as_ref(), left))
+                .instrument(debug_span!("list_threads", db.system = BACKEND))
                 .await
                 .at(BACKEND, "list_threads");
             let (threads, rest): (Vec<_>, _) = match page {

@@ -3,16 +3,18 @@
 //! Writes that wait together are committed together, so that many agents share one disk sync. Each has a savepoint
 //! of its own, and nobody is told of success before the commit succeeded.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use checkpoint_core::{Error, ErrorKind, Result};
 use crossbeam_channel::{Receiver, Sender};
 use futures_channel::oneshot;
 
 use crate::connection::{Config, Open, Slot};
-use crate::error::{self, spoils_connection};
+use crate::error::{self, is_busy, spoils_connection};
 use crate::{schema, sql};
 
 /// At most this many writes are committed together.
@@ -30,6 +32,7 @@ struct Write {
     change: Change,
     /// About what it sends; `None` for a change that gets a transaction of its own.
     bytes: Option<usize>,
+    queued: Instant,
     done: oneshot::Sender<Result<()>>,
 }
 
@@ -86,12 +89,13 @@ impl Workers {
 
     /// Commits a change together with others that wait.
     pub(crate) async fn write(&self, bytes: usize, change: Change) -> Result<()> {
-        self.order(|done| Order::Write(Write { change, bytes: Some(bytes), done })).await
+        self.order(|done| Order::Write(Write { change, bytes: Some(bytes), queued: Instant::now(), done }))
+            .await
     }
 
     /// Commits a change in a transaction of its own.
     pub(crate) async fn write_alone(&self, change: Change) -> Result<()> {
-        self.order(|done| Order::Write(Write { change, bytes: None, done })).await
+        self.order(|done| Order::Write(Write { change, bytes: None, queued: Instant::now(), done })).await
     }
 
     pub(crate) async fn set_up(&self) -> Result<()> {
@@ -112,7 +116,7 @@ impl Workers {
         }
         let (sender, receiver) = crossbeam_channel::unbounded();
         let config = Arc::clone(&self.config);
-        spawn("checkpoint-sqlite-writer", move || serve_writes(config, &receiver))?;
+        spawn("checkpoint-sqlite-writer", move || serve_writes(config, receiver))?;
         Ok(queues.writer.insert(sender).clone())
     }
 
@@ -175,66 +179,108 @@ fn serve_reads(config: Arc<Config>, jobs: &Receiver<Read>) {
     }
 }
 
-fn serve_writes(config: Arc<Config>, orders: &Receiver<Order>) {
+/// What the writer has to do, in the order in which it came.
+struct Inbox {
+    orders: Receiver<Order>,
+    /// Taken out of the queue, but not done.
+    waiting: VecDeque<Order>,
+}
+
+impl Inbox {
+    fn wait(&mut self) -> Option<Order> {
+        self.waiting.pop_front().or_else(|| self.orders.recv().ok())
+    }
+
+    fn look(&mut self) -> Option<Order> {
+        self.waiting.pop_front().or_else(|| self.orders.try_recv().ok())
+    }
+
+    /// The changes that came with or after the first and can be committed with it.
+    fn gather(&mut self, first: Write) -> Vec<Write> {
+        let mut bytes = first.bytes.unwrap_or(BATCH_BYTES);
+        let mut batch = vec![first];
+        while batch.len() < BATCH_JOBS && bytes < BATCH_BYTES {
+            match self.look() {
+                Some(Order::Write(write)) if write.done.is_canceled() => {}
+                Some(Order::Write(write)) if write.fits(bytes) => {
+                    bytes += write.bytes.unwrap_or_default();
+                    batch.push(write);
+                }
+                Some(other) => {
+                    self.waiting.push_front(other);
+                    break;
+                }
+                None => break,
+            }
+        }
+        batch
+    }
+
+    /// Tells those who have waited as long as they may that the lock could not be had. Without this each would wait
+    /// for the whole time once more after those before it.
+    fn give_up(&mut self, error: Error, config: &Config) {
+        while let Ok(order) = self.orders.try_recv() {
+            self.waiting.push_back(order);
+        }
+        let mut copy = error::share(error, &config.path);
+        for order in std::mem::take(&mut self.waiting) {
+            match order {
+                Order::Write(write) if write.queued.elapsed() >= config.busy_timeout => {
+                    let _ = write.done.send(Err(copy()));
+                }
+                other => self.waiting.push_back(other),
+            }
+        }
+    }
+}
+
+impl Write {
+    fn fits(&self, bytes: usize) -> bool {
+        self.bytes.is_some_and(|more| bytes.saturating_add(more) <= BATCH_BYTES)
+    }
+}
+
+fn serve_writes(config: Arc<Config>, orders: Receiver<Order>) {
     let mut slot = Slot::new(config, true);
-    let mut next = None;
-    while let Some(order) = next.take().or_else(|| orders.recv().ok()) {
+    let mut inbox = Inbox { orders, waiting: VecDeque::new() };
+    while let Some(order) = inbox.wait() {
         let work = AssertUnwindSafe(|| match order {
             Order::SetUp(done) => {
                 if !done.is_canceled() {
                     let _ = done.send(schema::set_up(slot.config()));
                 }
-                None
             }
-            Order::Write(first) => commit_with_those_waiting(&mut slot, first, orders),
+            Order::Write(first) => commit_with_those_waiting(&mut slot, first, &mut inbox),
         });
-        match catch_unwind(work) {
-            Ok(order) => next = order,
-            Err(_) => slot.close(),
+        if catch_unwind(work).is_err() {
+            slot.close();
         }
     }
 }
 
-/// Takes the lock, then commits everything that has come by then. Returns an order that has to wait.
-fn commit_with_those_waiting(slot: &mut Slot, first: Write, orders: &Receiver<Order>) -> Option<Order> {
+/// Takes the lock, then commits everything that has come by then.
+fn commit_with_those_waiting(slot: &mut Slot, first: Write, inbox: &mut Inbox) {
     if first.done.is_canceled() {
-        return None;
+        return;
     }
-    // Whether the lock can be had is found out for the first caller alone: who comes later has its own time to wait.
     if let Err(error) = slot.run(Open::begin_immediate) {
-        let _ = first.done.send(Err(error));
-        return None;
+        if is_busy(&error) {
+            let mut copy = error::share(error, &slot.config().path);
+            let _ = first.done.send(Err(copy()));
+            inbox.give_up(copy(), slot.config());
+        } else {
+            let _ = first.done.send(Err(error));
+        }
+        return;
     }
-    let (batch, next) = gather(first, orders);
-    let undone = commit(slot, batch);
-    // SQLite broke off the whole transaction for the sake of one: the others get one each.
+    let undone = commit(slot, inbox.gather(first));
+    // SQLite broke off the whole transaction for the sake of one change: the others get one each.
     for write in undone {
         match slot.run(Open::begin_immediate) {
             Ok(()) => drop(commit(slot, vec![write])),
             Err(error) => drop(write.done.send(Err(error))),
         }
     }
-    next
-}
-
-fn gather(first: Write, orders: &Receiver<Order>) -> (Vec<Write>, Option<Order>) {
-    let mut bytes = first.bytes.unwrap_or(BATCH_BYTES);
-    let mut batch = vec![first];
-    while batch.len() < BATCH_JOBS && bytes < BATCH_BYTES {
-        match orders.try_recv() {
-            Ok(Order::Write(write)) if write.done.is_canceled() => {}
-            Ok(Order::Write(write)) => match write.bytes {
-                Some(more) if bytes.saturating_add(more) <= BATCH_BYTES => {
-                    bytes += more;
-                    batch.push(write);
-                }
-                _ => return (batch, Some(Order::Write(write))),
-            },
-            Ok(other) => return (batch, Some(other)),
-            Err(_) => break,
-        }
-    }
-    (batch, None)
 }
 
 /// Runs changes in the transaction that was begun, commits it, and answers. Returns the changes that were undone
