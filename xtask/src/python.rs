@@ -1,0 +1,76 @@
+//! Python environments with LangGraph, one for each generation that shares our files.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::run::{Result, run, succeeds};
+use crate::{root, target};
+
+/// The generations, oldest first, each with the variable that names its Python to the tests.
+const GENERATIONS: [(&str, &str); 2] =
+    [("4.2", "CHECKPOINT_TEST_PYTHON_4_2"), ("4.3", "CHECKPOINT_TEST_PYTHON_4_3")];
+
+/// The file in an environment that holds the requirements it was made from.
+const STAMP: &str = "requirements.stamp";
+
+/// How long pip may wait for an answer, in seconds, and how often it tries.
+const PIP: [&str; 4] = ["--timeout", "30", "--retries", "4"];
+
+/// An environment that is ready.
+#[derive(Debug)]
+pub(crate) struct Environment {
+    pub(crate) variable: &'static str,
+    pub(crate) python: PathBuf,
+}
+
+/// Makes what is missing; an environment whose requirements have not changed is left as it is.
+pub(crate) fn set_up() -> Result<Vec<Environment>> {
+    GENERATIONS
+        .iter()
+        .map(|(generation, variable)| {
+            let folder = target().join("python").join(generation);
+            let requirements = root().join(format!("tests/python/requirements-{generation}.txt"));
+            make(&folder, &requirements)?;
+            Ok(Environment { variable, python: python_in(&folder) })
+        })
+        .collect()
+}
+
+fn python_in(folder: &Path) -> PathBuf {
+    folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" })
+}
+
+fn make(folder: &Path, requirements: &Path) -> Result<()> {
+    let wanted = std::fs::read_to_string(requirements)
+        .map_err(|error| format!("{} cannot be read: {error}", requirements.display()))?;
+    let stamp = folder.join(STAMP);
+    let python = python_in(folder);
+    if std::fs::read_to_string(&stamp).is_ok_and(|made| made == wanted)
+        && succeeds(Command::new(&python).arg("-V"))
+    {
+        return Ok(());
+    }
+    eprintln!("xtask: making {}", folder.display());
+    let system = ["python3", "python"]
+        .into_iter()
+        .find(|name| {
+            succeeds(Command::new(name).args(["-c", "import sys; assert sys.version_info >= (3, 10)"]))
+        })
+        .ok_or("the cross-language tests need Python 3.10 or newer on the PATH")?;
+    let venv = || succeeds(Command::new(system).args(["-m", "venv", "--clear"]).arg(folder));
+    if !venv() {
+        // Debian keeps venv in a package of its own.
+        let apt = |arguments: &[&str]| {
+            succeeds(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(arguments))
+        };
+        let installed =
+            apt(&["update"]) && apt(&["install", "-y", "--no-install-recommends", "python3-venv"]);
+        if !installed || !venv() {
+            return Err(format!("{system} -m venv failed; install the venv module of Python").into());
+        }
+    }
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"];
+    run(Command::new(&python).args(pip).args(PIP).arg("-r").arg(requirements))?;
+    std::fs::write(&stamp, wanted)
+        .map_err(|error| format!("{} cannot be written: {error}", stamp.display()).into())
+}
