@@ -29,7 +29,7 @@
 //! }
 //!
 //! fn main() -> ExitCode {
-//!     checkpoint_conformance::run(Arc::new(Memory(InMemorySaver::new())))
+//!     checkpoint_conformance::run(Memory(InMemorySaver::new()))
 //! }
 //! ```
 

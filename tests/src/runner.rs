@@ -80,7 +80,8 @@ pub async fn run_cases(
 
 /// Makes a test binary of the suite: reads the arguments of `cargo test`, runs the cases in parallel, prints as
 /// `cargo test` does.
-pub fn run(target: Arc<dyn Target>) -> ExitCode {
+pub fn run(target: impl Target) -> ExitCode {
+    let target: Arc<dyn Target> = Arc::new(target);
     let arguments = Arguments::from_args();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => Arc::new(runtime),

@@ -21,5 +21,5 @@ impl Target for Memory {
 }
 
 fn main() -> ExitCode {
-    checkpoint_conformance::run(Arc::new(Memory(InMemorySaver::new())))
+    checkpoint_conformance::run(Memory(InMemorySaver::new()))
 }

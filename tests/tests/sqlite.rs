@@ -91,7 +91,7 @@ impl Target for Sqlite {
 
 fn main() -> ExitCode {
     match Sqlite::new() {
-        Ok(target) => checkpoint_conformance::run(Arc::new(target)),
+        Ok(target) => checkpoint_conformance::run(target),
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE

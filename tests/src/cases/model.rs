@@ -168,7 +168,7 @@ fn search(ctx: &Ctx, runtime: &tokio::runtime::Handle) -> Done {
                 }
             }
         }
-        let hex: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = seed.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
         return Err(Failure::new(format!("{failure}\nafter {smallest:#?}\nrepeat with {SEED}={hex}")));
     }
     Ok(())
@@ -433,7 +433,7 @@ fn value(seed: u8) -> checkpoint_core::Result<ChannelValue> {
         2 => format!("text {number}").into(),
         3 => encode(&list(&[number, 1]))?,
         4 => encode(&map(&[("k", number.into())]))?,
-        _ => (seed % 2 == 0).into(),
+        _ => seed.is_multiple_of(2).into(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! What pending writes replace, where they stand, and in which order they come back.
 
-use checkpoint_core::{BaseCheckpointSaver, ChannelValue, CheckpointConfig, Str, special};
+use checkpoint_core::{BaseCheckpointSaver, ChannelValue, CheckpointConfig, PendingWrite, Str, special};
 
 use crate::case::Ctx;
 use crate::fixture::{
@@ -134,7 +134,7 @@ async fn come_back_by_path_task_and_index(ctx: Ctx) -> Done {
         write_at(ctx.saver(), &config, task, path, &[("a", 0.into()), ("b", 1.into())]).await?;
     }
     let tuple = read(ctx.saver(), &config).await?;
-    let found: Vec<_> = tuple.pending_writes.iter().map(|write| write.sort_key()).collect();
+    let found: Vec<_> = tuple.pending_writes.iter().map(PendingWrite::sort_key).collect();
     let expected: Vec<_> =
         ORDER.iter().flat_map(|(path, task)| [(*path, *task, 0), (*path, *task, 1)]).collect();
     ensure_eq!(found, expected, "order");
@@ -142,7 +142,7 @@ async fn come_back_by_path_task_and_index(ctx: Ctx) -> Done {
         checkpoint_core::SaverExt::list_all(ctx.saver(), checkpoint_core::ListQuery::from_config(&config));
     let listed = listed.await?;
     let listed: Vec<_> =
-        listed.iter().flat_map(|tuple| &tuple.pending_writes).map(|write| write.sort_key()).collect();
+        listed.iter().flat_map(|tuple| &tuple.pending_writes).map(PendingWrite::sort_key).collect();
     ensure_eq!(listed, expected, "order in a listing");
     Ok(())
 }
