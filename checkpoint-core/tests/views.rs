@@ -195,6 +195,20 @@ fn years_that_python_lacks_are_refused() {
 }
 
 #[test]
+fn the_ends_of_time_do_not_panic() {
+    let zone = FixedOffset::east_opt(86_399).unwrap();
+    for time in [chrono::DateTime::<chrono::Utc>::MAX_UTC, chrono::DateTime::<chrono::Utc>::MIN_UTC] {
+        let text = DateTime::from(time.with_timezone(&zone));
+        assert_eq!(to_msgpack(&text).unwrap_err().kind(), ErrorKind::Codec);
+    }
+    for span in [chrono::TimeDelta::MAX, chrono::TimeDelta::MIN] {
+        let view = TimeDelta::from(span);
+        assert!((0..86_400).contains(&view.seconds) && (0..1_000_000).contains(&view.microseconds));
+        assert!(!view.to_string().is_empty());
+    }
+}
+
+#[test]
 fn errors_do_not_show_what_is_stored() {
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]

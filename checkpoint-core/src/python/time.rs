@@ -58,7 +58,9 @@ impl fmt::Display for DateTime {
 impl<Tz: TimeZone> From<chrono::DateTime<Tz>> for DateTime {
     fn from(time: chrono::DateTime<Tz>) -> Self {
         let offset = time.offset().fix();
-        Self(iso(time.naive_local()) + &iso_offset(offset.local_minus_utc()))
+        // At the ends of what chrono can hold there is no local time.
+        let local = time.naive_utc().checked_add_offset(offset).unwrap_or_else(|| time.naive_utc());
+        Self(iso(local) + &iso_offset(offset.local_minus_utc()))
     }
 }
 
