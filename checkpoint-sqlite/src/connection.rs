@@ -133,10 +133,9 @@ impl Slot {
             self.close();
         }
         result.map_err(|error| match error.kind() {
-            ErrorKind::Backend | ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Unsupported => {
-                error.with("path", self.config.path.display())
-            }
-            _ => error,
+            // What is wrong there is a row, which has been named, or the call itself.
+            ErrorKind::Codec | ErrorKind::Crypto | ErrorKind::InvalidArgument => error,
+            _ => error.with("path", self.config.path.display()),
         })
     }
 
@@ -173,12 +172,10 @@ impl FileId {
                     Error::new(ErrorKind::Unavailable, "the system does not let this process reach the file")
                 }
             };
-            error.with("path", path.display()).with_source(source)
+            error.with_source(source)
         })?;
         if metadata.is_dir() {
-            return Err(
-                Error::invalid_config("the path is a directory; name a file").with("path", path.display())
-            );
+            return Err(Error::invalid_config("the path is a directory; name a file"));
         }
         Ok(Self::new(&metadata))
     }

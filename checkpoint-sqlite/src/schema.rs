@@ -6,7 +6,7 @@ use checkpoint_core::{Error, ErrorKind, Result};
 use rusqlite::Connection;
 
 use crate::connection::{Config, FileId, no_tables, open_to_read, open_to_set_up, read_only};
-use crate::error::{OrConvert, is_busy};
+use crate::error::{OrConvert, RUN_SETUP, is_busy};
 use crate::sql;
 
 /// What a column must be: its name, and its place in the primary key (0 outside of it).
@@ -169,37 +169,34 @@ pub(crate) fn set_up(config: &Config) -> Result<()> {
     }
 }
 
+/// What cannot be written to is good enough if it has the tables.
+fn content_with_tables(config: &Config, existing: Option<FileId>, otherwise: Error) -> Result<()> {
+    match existing.map(|file| open_to_read(config, file)) {
+        Some(Ok(_)) => Ok(()),
+        Some(Err(error)) if error.message() != RUN_SETUP => Err(error),
+        _ => Err(otherwise),
+    }
+}
+
 fn attempt(config: &Config) -> Result<()> {
     let existing = match FileId::of(&config.path) {
         Ok(file) => Some(file),
         // The directory is there, the file is not: `setup` is what creates it.
-        Err(error) if error.kind() == ErrorKind::Schema && !config.read_only => None,
+        Err(error) if error.kind() == ErrorKind::Schema => None,
         Err(error) => return Err(error),
     };
     if config.read_only {
-        return match existing.map(|file| open_to_read(config, file)) {
-            Some(Ok(_)) => Ok(()),
-            Some(Err(error)) if error.kind() != ErrorKind::Schema => Err(error),
-            _ => Err(read_only()),
-        };
+        return content_with_tables(config, existing, read_only());
     }
     let connection = match open_to_set_up(config) {
         Ok(connection) if !connection.is_readonly("main").or_convert()? => connection,
-        other => {
-            // What cannot be written to is good enough if it has the tables.
-            if let Some(file) = existing
-                && open_to_read(config, file).is_ok()
-            {
-                return Ok(());
-            }
-            return other.and(Err(read_only()));
-        }
+        Ok(_) => return content_with_tables(config, existing, read_only()),
+        Err(error) => return content_with_tables(config, existing, error),
     };
     let found = match inspect(&connection) {
+        // The directory may be read-only where the file is not.
         Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unsupported) => {
-            // The directory may be read-only where the file is not.
-            let readable = existing.is_some_and(|file| open_to_read(config, file).is_ok());
-            return if readable { Ok(()) } else { Err(error) };
+            return content_with_tables(config, existing, error);
         }
         found => found?,
     };

@@ -194,7 +194,8 @@ async fn a_read_only_saver_reads_and_refuses_changes() {
     assert_eq!(std::fs::read(&path).unwrap(), before);
     let (_other, missing) = place();
     let reader = SqliteSaver::builder(&missing).read_only(true).build().unwrap();
-    assert_eq!(reader.setup().await.unwrap_err().kind(), ErrorKind::Schema);
+    assert_eq!(reader.setup().await.unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(reader.get_tuple(&config).await.unwrap_err().kind(), ErrorKind::Schema);
     assert!(!missing.exists());
 }
 
