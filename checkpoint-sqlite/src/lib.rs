@@ -74,6 +74,9 @@
 //! listing sees one state per chunk, and leaves out what was deleted meanwhile. After a crash of the process every
 //! acknowledged write is there; after a power failure too, unless [`Synchronous::Normal`] was chosen.
 //!
+//! Threads do not survive a `fork`: a saver that was used before answers `Unavailable` in the child, which builds its
+//! own.
+//!
 //! When another file is put in the place of the database, or it is deleted, the next call notices (on Unix) and opens
 //! what is there, or asks for `setup()`. A write that runs in that very moment may go to the old file.
 //!

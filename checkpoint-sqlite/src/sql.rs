@@ -59,7 +59,7 @@ pub(crate) const SELECT_LATEST_PARENT: &str = "SELECT parent_checkpoint_id FROM 
     WHERE thread_id = ?1 AND checkpoint_ns = ?2 ORDER BY checkpoint_id DESC LIMIT 1";
 
 pub(crate) const SELECT_ALL_METADATA: &str =
-    "SELECT rowid, thread_id, checkpoint_ns, checkpoint_id, metadata FROM checkpoints";
+    "SELECT thread_id, checkpoint_ns, checkpoint_id, metadata FROM checkpoints";
 
 /// The writes on one checkpoint; old files have no task paths.
 pub(crate) const fn select_writes(has_task_path: bool) -> &'static str {

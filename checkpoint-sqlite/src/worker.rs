@@ -340,3 +340,129 @@ fn in_savepoint(open: &Open, change: impl FnOnce() -> Result<()>) -> Result<()> 
     open.execute(sql::RELEASE, [])?;
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Synchronous;
+
+    fn workers(directory: &tempfile::TempDir, synchronous: Synchronous) -> Workers {
+        Workers::new(Config {
+            path: directory.path().join("agent.db"),
+            cipher: None,
+            keep_sealed: false,
+            busy_timeout: std::time::Duration::from_secs(5),
+            synchronous,
+            readers: 1,
+            read_only: false,
+        })
+    }
+
+    async fn threads(workers: &Workers) -> Vec<String> {
+        let list = |_: &Config, open: &Open| crate::read::list_threads(open, None, usize::MAX);
+        let found = workers.read(list).await.unwrap();
+        found.into_iter().map(|info| info.thread_id.to_string()).collect()
+    }
+
+    fn insert(thread_id: &'static str) -> Change {
+        Box::new(move |_, open| {
+            let sql = "INSERT INTO checkpoints (thread_id, checkpoint_id) VALUES (?1, 'c')";
+            open.execute(sql, [thread_id]).map(|_| ())
+        })
+    }
+
+    #[tokio::test]
+    async fn a_fault_or_an_error_ends_one_call_and_leaves_nothing_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let workers = workers(&directory, Synchronous::Full);
+        workers.set_up().await.unwrap();
+        workers.write(0, insert("before")).await.unwrap();
+
+        let mut half = insert("fault");
+        let fault: Change = Box::new(move |config, open| {
+            half(config, open)?;
+            panic!("a fault that is meant to happen")
+        });
+        assert_eq!(workers.write(0, fault).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        let mut half = insert("error");
+        let error: Change = Box::new(move |config, open| {
+            half(config, open)?;
+            Err(Error::codec("meant to happen"))
+        });
+        assert_eq!(workers.write_alone(error).await.unwrap_err().kind(), ErrorKind::Codec);
+        let fault = |_: &Config, _: &Open| -> Result<()> { panic!("a fault that is meant to happen") };
+        assert_eq!(workers.read(fault).await.unwrap_err().kind(), ErrorKind::Unavailable);
+
+        workers.write(0, insert("after")).await.unwrap();
+        assert_eq!(threads(&workers).await, ["after", "before"]);
+    }
+
+    #[tokio::test]
+    async fn a_transaction_that_sqlite_breaks_off_costs_the_others_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let workers = workers(&directory, Synchronous::Full);
+        workers.set_up().await.unwrap();
+        let other = rusqlite::Connection::open(&workers.config().path).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let broken: Change = Box::new(|_, open| {
+            let sql =
+                "INSERT OR ROLLBACK INTO checkpoints (thread_id, checkpoint_id) VALUES ('broken', NULL)";
+            open.execute(sql, []).map(|_| ())
+        });
+        let mut writes: Vec<_> = [insert("one"), broken, insert("two")]
+            .into_iter()
+            .map(|change| Box::pin(workers.write(0, change)))
+            .collect();
+        for write in &mut writes {
+            // The first poll puts it into the queue, where it meets the others.
+            assert!(futures_util::FutureExt::now_or_never(write).is_none());
+        }
+        other.execute_batch("COMMIT").unwrap();
+        let outcomes = futures_util::future::join_all(writes).await;
+        let succeeded: Vec<_> = outcomes.iter().map(Result::is_ok).collect();
+        assert_eq!(succeeded, [true, false, true]);
+        assert_eq!(threads(&workers).await, ["one", "two"]);
+    }
+
+    #[tokio::test]
+    async fn commits_sync_as_the_builder_says() {
+        for (synchronous, wanted) in [(Synchronous::Full, 2_i64), (Synchronous::Normal, 1)] {
+            let directory = tempfile::tempdir().unwrap();
+            let workers = workers(&directory, synchronous);
+            workers.set_up().await.unwrap();
+            let check: Change = Box::new(move |_, open| {
+                let mode = open.connection.pragma_query_value(None, "synchronous", |row| row.get(0));
+                assert_eq!(mode, Ok(wanted));
+                Ok(())
+            });
+            workers.write(0, check).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn the_threads_end_with_the_last_handle() {
+        let directory = tempfile::tempdir().unwrap();
+        let workers = workers(&directory, Synchronous::Full);
+        workers.set_up().await.unwrap();
+        assert!(threads(&workers).await.is_empty());
+        let config = Arc::downgrade(workers.config());
+        drop(workers);
+        while config.strong_count() > 0 {
+            std::thread::yield_now();
+        }
+        assert!(config.upgrade().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_forked_process_is_told_to_build_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let workers = workers(&directory, Synchronous::Full);
+        // As it is in a child: the queues belong to another process.
+        workers.queues.lock().unwrap().process = u32::MAX;
+        let error = workers.set_up().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("fork"), "{error}");
+        let read = workers.read(|_, _| Ok(())).await;
+        assert_eq!(read.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+}

@@ -128,8 +128,8 @@ fn delete_checkpoint(open: &Open, place: (&str, &str, &str)) -> Result<()> {
 
 pub(crate) fn delete_for_runs(open: &Open, run_ids: &[String]) -> Result<()> {
     let of_these_runs = |row: &Row<'_>| {
-        let key = (row::text(row, 1)?, row::text(row, 2)?, row::text(row, 3)?);
-        let metadata = row::metadata(row, 4).map_err(|error| at_row(error, &key.0, &key.1, &key.2))?;
+        let key = (row::text(row, 0)?, row::text(row, 1)?, row::text(row, 2)?);
+        let metadata = row::metadata(row, 3).map_err(|error| at_row(error, &key.0, &key.1, &key.2))?;
         let named = metadata.run_id().is_some_and(|run_id| run_ids.iter().any(|wanted| wanted == run_id));
         Ok(named.then_some(key))
     };

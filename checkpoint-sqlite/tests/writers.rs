@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use checkpoint_core::{
     BaseCheckpointSaver, Checkpoint, CheckpointConfig, CheckpointMetadata, ErrorKind, ListQuery, Result,
@@ -196,6 +197,23 @@ async fn a_write_that_was_dropped_before_its_turn_is_skipped() {
     put(&saver, "last", 0).await.unwrap();
     assert!(saver.get_tuple(&CheckpointConfig::new("dropped")).await.unwrap().is_none());
     assert!(saver.get_tuple(&CheckpointConfig::new("first")).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn everybody_in_the_queue_hears_of_a_lock_that_is_not_given_up() {
+    let (_directory, path) = place();
+    let saver = SqliteSaver::builder(&path).busy_timeout(Duration::from_millis(20)).build().unwrap();
+    saver.setup().await.unwrap();
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    for outcome in join_all((0..50).map(|step| put(&saver, "t", step))).await {
+        let error = outcome.unwrap_err();
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Timeout, true), "{error}");
+        assert_eq!(error.operation(), Some("put"));
+    }
+    other.execute_batch("COMMIT").unwrap();
+    put(&saver, "t", 50).await.unwrap();
+    assert_eq!(saver.list_all(ListQuery::all()).await.unwrap().len(), 1);
 }
 
 #[test]
