@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use checkpoint_conformance::{OpenOptions, Saver, Target};
+use checkpoint_conformance::{Facility, OpenOptions, Saver, Target};
 use checkpoint_core::{InMemorySaver, Result, async_trait};
 
 #[derive(Debug)]
@@ -17,6 +17,14 @@ impl Target for Memory {
 
     async fn open(&self, _options: OpenOptions) -> Result<Saver> {
         Ok(Arc::new(self.0.clone()))
+    }
+
+    fn offers(&self, facility: Facility) -> bool {
+        facility == Facility::Fresh
+    }
+
+    async fn fresh(&self) -> Result<Arc<dyn Target>> {
+        Ok(Arc::new(Self(InMemorySaver::new())))
     }
 }
 

@@ -58,8 +58,12 @@ pub(super) fn on_ciphers(cases: &[Case]) -> Vec<Case> {
 }
 
 async fn no_canary_in_the_raw_bytes(ctx: Ctx) -> Done {
+    // An empty database is searched faster than one in use.
+    let offers_fresh = ctx.target().offers(Facility::Fresh);
+    let target = if offers_fresh { ctx.target().fresh().await? } else { ctx.target().clone() };
     for (name, cipher) in both()? {
-        let saver = open(&ctx, &cipher).await?;
+        let saver = target.open(OpenOptions::with_cipher(cipher)).await?;
+        saver.setup().await?;
         let canary = format!("canary-{}", crate::fixture::random());
         let text = || Value::from(canary.as_str());
         let values = [
@@ -76,7 +80,7 @@ async fn no_canary_in_the_raw_bytes(ctx: Ctx) -> Done {
         write(&saver, &stored, "task", &values).await?;
         write(&saver, &stored, "task", &[("__error__", canary.as_str().into())]).await?;
         ensure_eq!(read(&saver, &stored).await?.checkpoint, next, "checkpoint");
-        let raw = ctx.target().raw().await?;
+        let raw = target.raw().await?;
         ensure!(!holds(&raw, canary.as_bytes()), "{name}: the canary is in the raw bytes");
         // The search itself works: metadata is in the clear.
         let thread_id = stored.thread_id().as_bytes();

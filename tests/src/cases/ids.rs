@@ -2,10 +2,11 @@
 
 use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, Error, ErrorKind, ListQuery, Str, id};
 
-use crate::case::Ctx;
+use crate::case::{Ctx, Need};
 use crate::fixture::{
     Done, checkpoint, encode, id_of, ids, list, put, random, read, triples, value, write_at,
 };
+use crate::target::{Facility, OpenOptions};
 
 cases!("ids";
     hostile_threads,
@@ -15,6 +16,7 @@ cases!("ids";
     look_alikes_do_not_share_rows,
     wildcards_match_only_themselves,
     checkpoint_ids_in_another_spelling_are_other_ids,
+    bare_ids [Need::Target(Facility::Fresh)],
 );
 
 /// Texts that databases, query languages and key schemes trip over.
@@ -264,6 +266,35 @@ async fn wildcards_match_only_themselves(ctx: Ctx) -> Done {
         }
     }
     ensure_eq!(ids(ctx.saver(), ListQuery::thread(victim)).await?.len(), 1, "the thread that patterns match");
+    Ok(())
+}
+
+async fn bare_ids(ctx: Ctx) -> Done {
+    // Where nobody else has threads, ids need no random part: the empty id, and others that are all special.
+    let target = ctx.target().fresh().await?;
+    let saver = target.open(OpenOptions::default()).await?;
+    saver.setup().await?;
+    let mut stored = Vec::new();
+    for text in hostile() {
+        let config = CheckpointConfig::new(text.as_str()).with_checkpoint_ns(text.as_str());
+        let made = checkpoint(&[(&text, encode(&list(&[1]))?)]);
+        if let Some(config) = refused(put(&saver, &config, &made).await)? {
+            write_at(&saver, &config, &text, &text, &[(&text, 1.into())]).await?;
+            stored.push((config, made));
+        }
+    }
+    for (config, made) in &stored {
+        let tuple = read(&saver, &config.clone().latest()).await?;
+        ensure_eq!((&tuple.config, &tuple.checkpoint), (config, made), "checkpoint");
+        ensure_eq!(tuple.pending_writes.len(), 1, "number of writes");
+    }
+    let mut left = stored.len();
+    ensure_eq!(ids(&saver, ListQuery::all()).await?.len(), left, "checkpoints in all");
+    for (config, _) in &stored {
+        saver.delete_thread(config.thread_id()).await?;
+        left -= 1;
+        ensure_eq!(ids(&saver, ListQuery::all()).await?.len(), left, "left after deleting {config:?}");
+    }
     Ok(())
 }
 

@@ -22,6 +22,7 @@ cases!("prune", [Need::Prune];
     keeps_values_that_did_not_change,
     delete_takes_every_namespace,
     goes_on_after,
+    keeps_writes_that_are_ahead_of_their_checkpoint,
 );
 
 async fn keep_latest(ctx: &Ctx, threads: &[&str]) -> checkpoint_core::Result<()> {
@@ -173,5 +174,19 @@ async fn goes_on_after(ctx: Ctx) -> Done {
     let next = put(ctx.saver(), &survivor, &checkpoint(&[])).await?;
     ensure_eq!(left(&ctx, &thread_id).await?, [id_of(&next), id_of(&survivor)], "ids");
     ensure_eq!(read(ctx.saver(), &next).await?.parent_config, Some(survivor), "parent");
+    Ok(())
+}
+
+async fn keeps_writes_that_are_ahead_of_their_checkpoint(ctx: Ctx) -> Done {
+    let thread_id = ctx.thread();
+    let stored = chain(ctx.saver(), &thread_id, "", 3).await?;
+    let Some(newest) = stored.last() else { return Ok(()) };
+    let ahead = checkpoint(&[]);
+    let config = newest.clone().with_checkpoint_id(ahead.id.clone());
+    write(ctx.saver(), &config, "task", &[("ch", "early".into())]).await?;
+    keep_latest(&ctx, &[&thread_id]).await?;
+    let stored = put(ctx.saver(), newest, &ahead).await?;
+    let tuple = read(ctx.saver(), &stored).await?;
+    ensure_eq!(triples(&tuple.pending_writes), [("task", "ch", &"early".into())], "writes");
     Ok(())
 }
