@@ -8,6 +8,9 @@
 //! of the cases in `put`, `put_writes`, `get_tuple`, `list`, `delete_thread`, `delete_for_runs`, `copy_thread`, `prune`
 //! and `delta_channel_history` are those of LangGraph's own suite.
 //!
+//! `model::random_operations` runs random calls on the saver and on the in-memory one. When the two differ it prints the
+//! shortest list of calls that it found, and a seed; `CHECKPOINT_TEST_SEED` repeats that run.
+//!
 //! ```no_run
 //! use std::process::ExitCode;
 //! use std::sync::Arc;
