@@ -202,3 +202,66 @@ pub(crate) fn select_keys(page: KeyPage) -> String {
     sql.push_str(" ORDER BY checkpoint_id DESC, thread_id, checkpoint_ns LIMIT :count");
     sql
 }
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+
+    fn plan(connection: &Connection, sql: &str) -> String {
+        let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        // The plan does not depend on the values, so none is bound.
+        let mut rows = statement.raw_query();
+        let mut steps = Vec::new();
+        while let Some(row) = rows.next().unwrap() {
+            steps.push(row.get::<_, String>(3).unwrap());
+        }
+        steps.join("; ")
+    }
+
+    #[test]
+    fn keys_come_from_the_index_and_loose_scans_jump_in_it() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(CREATE_CHECKPOINTS).unwrap();
+        connection.execute_batch(CREATE_WRITES).unwrap();
+        for bits in 0_u8..32 {
+            let wanted = |bit: u8| bits & (1 << bit) != 0;
+            let page = KeyPage {
+                thread_id: wanted(0),
+                checkpoint_ns: wanted(1),
+                checkpoint_id: wanted(2),
+                before: wanted(3),
+                after: wanted(4),
+            };
+            let plan = plan(&connection, &select_keys(page));
+            assert!(plan.contains("COVERING INDEX"), "{page:?}: {plan}");
+            if page.thread_id && page.checkpoint_ns {
+                assert!(plan.starts_with("SEARCH") && !plan.contains("B-TREE"), "{page:?}: {plan}");
+            }
+        }
+        for sql in [FIRST_THREAD, NEXT_THREAD, FIRST_NAMESPACE, NEXT_NAMESPACE, LATEST_ID] {
+            let plan = plan(&connection, sql);
+            assert!(plan.contains("COVERING INDEX") && !plan.contains("B-TREE"), "{sql}: {plan}");
+        }
+        let by_key = [
+            SELECT_CHECKPOINT,
+            SELECT_LATEST_CHECKPOINT,
+            SELECT_METADATA,
+            SELECT_PARENT,
+            SELECT_LATEST_PARENT,
+            select_writes(true),
+            DELETE_CHECKPOINT,
+            DELETE_WRITES,
+            DELETE_THREAD_CHECKPOINTS,
+            DELETE_THREAD_WRITES,
+            CLEAR_PARENT,
+            SELECT_CHECKPOINT_IDS,
+            SELECT_WRITE_CHECKPOINT_IDS,
+        ];
+        for sql in by_key {
+            let plan = plan(&connection, sql);
+            assert!(plan.starts_with("SEARCH") && !plan.contains("B-TREE"), "{sql}: {plan}");
+        }
+    }
+}

@@ -315,25 +315,3 @@ async fn values_bound_to_their_place_are_sealed_anew_when_copied() {
         .unwrap();
     assert_eq!(raw, 2);
 }
-
-#[test]
-fn listings_of_one_namespace_follow_the_index() {
-    let (_directory, path) = place();
-    let file = Connection::open(&path).unwrap();
-    file.execute_batch(OLD_TABLES).unwrap();
-    let plan: Vec<String> = file
-        .prepare(
-            "EXPLAIN QUERY PLAN SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints \
-             WHERE thread_id = 't' AND checkpoint_ns = '' AND checkpoint_id < 'x' \
-             ORDER BY checkpoint_id DESC, thread_id, checkpoint_ns LIMIT 10",
-        )
-        .unwrap()
-        .query_map([], |row| row.get(3))
-        .unwrap()
-        .map(std::result::Result::unwrap)
-        .collect();
-    assert!(
-        plan.iter().all(|step| step.contains("COVERING INDEX") && !step.contains("TEMP B-TREE")),
-        "{plan:?}"
-    );
-}
