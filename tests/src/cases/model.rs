@@ -22,10 +22,10 @@ cases!("model"; random_operations);
 
 /// The variable that repeats one run: the seed that a failure prints.
 const SEED: &str = "CHECKPOINT_TEST_SEED";
-const RUNS: usize = 24;
-const THREADS: usize = 3;
-const IDS: usize = 8;
-const NAMESPACES: [&str; 3] = ["", "child:1", "child:1|deep"];
+const RUNS: usize = 80;
+const THREADS: usize = 2;
+const IDS: usize = 5;
+const NAMESPACES: [&str; 2] = ["", "child:1|deep"];
 const CHANNELS: [&str; 3] = ["a", "b", "log"];
 
 /// One call. Threads, namespaces, ids, tasks and runs are numbers, so that calls meet.
@@ -129,7 +129,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
         1 => (0..THREADS).prop_map(|thread| Operation::DeleteThread { thread }),
         1 => proptest::collection::vec(0..4_usize, 0..3).prop_map(|runs| Operation::DeleteForRuns { runs }),
         1 => (0..THREADS, 0..THREADS).prop_map(|(source, target)| Operation::CopyThread { source, target }),
-        1 => (proptest::collection::vec(0..THREADS, 0..3), select(vec![false, false, false, true]))
+        2 => (proptest::collection::vec(0..THREADS, 0..3), select(vec![false, false, false, true]))
             .prop_map(|(threads, delete)| Operation::Prune { threads, delete }),
     ];
     proptest::collection::vec(one, 1..45)
