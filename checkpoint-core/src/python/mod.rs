@@ -31,6 +31,8 @@ mod record;
 mod scalar;
 mod time;
 
+pub use {chrono, uuid};
+
 pub use control::{Command, DeltaSnapshot, Interrupt, Send};
 pub use message::{
     AiMessage, HumanMessage, InvalidToolCall, Message, RemoveMessage, SystemMessage, ToolCall, ToolMessage,
