@@ -41,12 +41,6 @@ impl From<io::Error> for Failure {
     }
 }
 
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.line)
-    }
-}
-
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let exit = match error.kind() {

@@ -1,5 +1,6 @@
 //! `ckpt`: looks at the checkpoints of agents and takes care of them.
 
+mod demo;
 mod failure;
 mod history;
 mod manage;
@@ -58,6 +59,20 @@ struct Global {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Runs a small workflow that is killed, resumed and forked; needs no server
+    #[command(after_help = "Examples:\n  ckpt demo\n  ckpt demo --dir ./demo")]
+    Demo {
+        /// Where the file goes; else a new temporary directory
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+    /// One process of the demo
+    #[command(hide = true)]
+    DemoWork {
+        dir: PathBuf,
+        #[arg(long)]
+        crash: bool,
+    },
     /// Creates or upgrades the tables
     #[command(after_help = "Example:\n  ckpt --url sqlite:agents.sqlite setup")]
     Setup,
@@ -165,6 +180,11 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         clap_complete::generate(shell, &mut Cli::command(), "ckpt", &mut script);
         return Ok(std::io::stdout().write_all(&script)?);
     }
+    match command {
+        Command::Demo { dir } => return demo::run(dir, global.json).await,
+        Command::DemoWork { dir, crash } => return demo::work(&dir, crash).await,
+        _ => {}
+    }
     let saver = open::saver(&global)?;
     let json = global.json;
     match command {
@@ -182,6 +202,6 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             }
             manage::prune(&saver, threads, all, strategy, json).await
         }
-        Command::Completions { .. } => Ok(()),
+        Command::Demo { .. } | Command::DemoWork { .. } | Command::Completions { .. } => Ok(()),
     }
 }
