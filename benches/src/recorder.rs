@@ -1,0 +1,137 @@
+//! Latencies and processor time per operation.
+
+use std::time::{Duration, Instant};
+
+use indexmap::IndexMap;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+/// Records how long each operation took, in the order in which operations first came.
+#[derive(Debug, Clone, Default)]
+pub struct Recorder(IndexMap<&'static str, Record>);
+
+#[derive(Debug, Clone, Default)]
+struct Record {
+    walls: Vec<Duration>,
+    processor: Duration,
+}
+
+/// The moment at which an operation began.
+#[derive(Debug, Clone, Copy)]
+pub struct Mark {
+    processor: Duration,
+    wall: Instant,
+}
+
+impl Mark {
+    /// Begins an operation now.
+    pub fn now() -> Self {
+        Self { processor: processor_time(), wall: Instant::now() }
+    }
+}
+
+/// The user and system time of all threads of this process so far.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), nanoseconds)
+}
+
+impl Recorder {
+    /// Ends an operation that began at a mark.
+    pub fn record(&mut self, operation: &'static str, since: Mark) {
+        let wall = since.wall.elapsed();
+        let processor = processor_time().saturating_sub(since.processor);
+        let record = self.0.entry(operation).or_default();
+        record.walls.push(wall);
+        record.processor += processor;
+    }
+
+    /// Takes the latencies of an operation that several tasks ran at the same time, and the processor time of them all.
+    pub fn record_many(&mut self, operation: &'static str, walls: Vec<Duration>, since: Mark) {
+        let processor = processor_time().saturating_sub(since.processor);
+        self.0.insert(operation, Record { walls, processor });
+    }
+
+    /// Sums up each operation.
+    pub fn finish(self) -> IndexMap<&'static str, Latencies> {
+        let sum = |(operation, record): (_, Record)| Some((operation, Latencies::of(record)?));
+        self.0.into_iter().filter_map(sum).collect()
+    }
+}
+
+/// The latencies of one operation.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Latencies {
+    /// How often it ran.
+    pub n: usize,
+    /// The mean.
+    pub mean_ms: f64,
+    /// The median, by nearest rank as all percentiles.
+    pub p50_ms: f64,
+    /// What 95 % stay below.
+    pub p95_ms: f64,
+    /// What 99 % stay below.
+    pub p99_ms: f64,
+    /// The slowest.
+    pub max_ms: f64,
+    /// How often a second it runs one after the other.
+    pub ops_s: f64,
+    /// The processor time per operation, all threads.
+    pub client_cpu_ms: f64,
+    /// How many steps a second all tasks made together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps_s: Option<f64>,
+}
+
+impl Latencies {
+    /// Sums up, or nothing where the operation never ran.
+    fn of(Record { mut walls, processor }: Record) -> Option<Self> {
+        walls.sort_unstable();
+        // Nanoseconds are more than clocks tell.
+        let rounded = |value: f64| (value * 10_000.0).round() / 10_000.0;
+        let milliseconds = |wall: &Duration| wall.as_secs_f64() * 1000.0;
+        let percentile =
+            |percent: usize| walls.get(walls.len() * percent / 100).map(|wall| rounded(milliseconds(wall)));
+        #[expect(clippy::cast_precision_loss, reason = "a run has far fewer than 2^52 operations")]
+        let n = walls.len() as f64;
+        let mean_ms = walls.iter().map(milliseconds).sum::<f64>() / n;
+        Some(Self {
+            n: walls.len(),
+            mean_ms: rounded(mean_ms),
+            p50_ms: percentile(50)?,
+            p95_ms: percentile(95)?,
+            p99_ms: percentile(99)?,
+            max_ms: walls.last().map(|wall| rounded(milliseconds(wall)))?,
+            ops_s: rounded(1000.0 / mean_ms),
+            client_cpu_ms: rounded(milliseconds(&processor) / n),
+            steps_s: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_by_nearest_rank() {
+        let walls = (1..=200).rev().map(Duration::from_millis).collect();
+        let mut recorder = Recorder::default();
+        recorder.record_many("put", walls, Mark::now());
+        let put = recorder.finish()["put"];
+        assert_eq!(
+            (put.n, put.p50_ms, put.p95_ms, put.p99_ms, put.max_ms),
+            (200, 101.0, 191.0, 199.0, 200.0)
+        );
+        assert!((put.mean_ms - 100.5).abs() < 1e-9 && (put.ops_s - 1000.0 / 100.5).abs() < 1e-4);
+    }
+
+    #[test]
+    fn what_never_ran_is_left_out() {
+        let mut recorder = Recorder::default();
+        recorder.record_many("put", Vec::new(), Mark::now());
+        recorder.record("get", Mark::now());
+        assert_eq!(recorder.finish().keys().collect::<Vec<_>>(), [&"get"]);
+    }
+}
