@@ -181,9 +181,12 @@ mod tests {
     use super::*;
     use crate::TypedBytes;
 
-    /// A chain `c0 <- c1 <- …`; each checkpoint has the values and counters given.
-    fn chain(links: &[(&[(&str, ChannelValue)], &[&str])]) -> Vec<Link> {
-        let link = |(at, (values, counted)): (usize, &(&[(&str, ChannelValue)], &[&str]))| {
+    /// Values, and the channels with a counter.
+    type Facts<'a> = (&'a [(&'a str, ChannelValue)], &'a [&'a str]);
+
+    /// A chain `c0 <- c1 <- …` of checkpoints with these facts.
+    fn chain(links: &[Facts<'_>]) -> Vec<Link> {
+        let link = |(at, (values, counted)): (usize, &Facts<'_>)| {
             let mut checkpoint = Checkpoint::with_id(format!("c{at}"));
             for channel in ["log", "trigger"] {
                 checkpoint.channel_versions.insert(channel.into(), 1.into());

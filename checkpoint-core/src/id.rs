@@ -120,9 +120,8 @@ mod tests {
 
     #[test]
     fn ids_rise_under_contention() {
-        let threads: Vec<_> = (0..4)
-            .map(|_| std::thread::spawn(|| (0..2000).map(|step| uuid6(step)).collect::<Vec<_>>()))
-            .collect();
+        let threads: Vec<_> =
+            (0..4).map(|_| std::thread::spawn(|| (0..2000).map(uuid6).collect::<Vec<_>>())).collect();
         let mut all = Vec::new();
         for thread in threads {
             let ids = thread.join().unwrap();

@@ -1,61 +1,97 @@
-//! How a command ends other than well.
+//! How a command fails: one line on standard error, and an exit code that says what to do.
 
-use std::error::Error as _;
+use std::fmt::{self, Display};
 use std::io;
+use std::process::ExitCode;
 
 use checkpoint_core::{Error, ErrorKind};
 
-/// What the exit code says.
-#[derive(Debug, Clone, Copy)]
-#[repr(u8)]
-pub(crate) enum Exit {
-    Failed = 1,
-    Usage = 2,
-    NotFound = 3,
-    Schema = 4,
-    TryAgain = 5,
-    Crypto = 6,
-}
+use crate::output::clean;
 
-/// Why a command ends.
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// What the exit codes mean; it stands in `--help`.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed
+  2  wrong usage or argument
+  3  no such thread, checkpoint, namespace or channel
+  4  the tables are missing or of another version: run `ckpt setup`, or update ckpt
+  5  unreachable, locked or too slow: try again
+  6  a value could not be opened: no key, the wrong key, or altered bytes";
+
+/// A line to print and the code to exit with.
 #[derive(Debug)]
-pub(crate) enum Failure {
-    /// Nobody reads the output any more, as under `head`: no failure to speak of.
-    Closed,
-    /// An exit code and what to say.
-    Said(Exit, String),
+pub(crate) struct Failure {
+    code: u8,
+    line: String,
 }
 
 impl Failure {
-    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self::Said(exit, message.into())
+    fn new(code: u8, line: impl Display) -> Self {
+        Self { code, line: line.to_string() }
+    }
+
+    /// Something went wrong that no argument would mend.
+    pub(crate) fn failed(line: impl Display) -> Self {
+        Self::new(1, line)
+    }
+
+    /// An argument is wrong.
+    pub(crate) fn usage(line: impl Display) -> Self {
+        Self::new(2, line)
+    }
+
+    /// What was asked for is not there.
+    pub(crate) fn not_found(line: impl Display) -> Self {
+        Self::new(3, line)
+    }
+
+    /// Prints the line. The reader of a pipe who has seen enough is no failure.
+    pub(crate) fn report(self) -> ExitCode {
+        if self.code == 0 {
+            return ExitCode::SUCCESS;
+        }
+        anstream::eprintln!("ckpt: {}", clean(&self.line.replace(['\n', '\r'], " ")));
+        ExitCode::from(self.code)
     }
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::BrokenPipe => Self::Closed,
-            _ => Self::Said(Exit::Failed, error.to_string()),
-        }
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.line)
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let exit = match error.kind() {
-            ErrorKind::InvalidArgument | ErrorKind::InvalidConfig => Exit::Usage,
-            ErrorKind::Schema => Exit::Schema,
-            ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Conflict => Exit::TryAgain,
-            ErrorKind::Crypto => Exit::Crypto,
-            _ => Exit::Failed,
+        let code = match error.kind() {
+            ErrorKind::InvalidArgument | ErrorKind::InvalidConfig | ErrorKind::Unsupported => 2,
+            ErrorKind::Schema => 4,
+            ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Conflict => 5,
+            ErrorKind::Crypto => 6,
+            _ => 1,
         };
-        let mut message = error.to_string();
-        let mut source = error.source();
+        let mut line = error.to_string();
+        let mut source = std::error::Error::source(&error);
         while let Some(cause) = source {
-            message = format!("{message}: {cause}");
+            line.push_str(": ");
+            line.push_str(&cause.to_string());
             source = cause.source();
         }
-        Self::Said(exit, message)
+        Self::new(code, line)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::new(u8::from(error.kind() != io::ErrorKind::BrokenPipe), error)
+    }
+}
+
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Self {
+        if error.is_io() { io::Error::from(error).into() } else { Self::failed(error) }
     }
 }

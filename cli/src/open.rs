@@ -3,58 +3,89 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use checkpoint_core::cipher::AES_KEY_VARIABLE;
 use checkpoint_core::{BaseCheckpointSaver, Cipher};
 use checkpoint_sqlite::SqliteSaver;
 
-use crate::Global;
-use crate::failure::{Exit, Failure};
+use crate::arguments::Options;
+use crate::failure::{Failure, Result};
+use crate::output::clean;
 
+/// What this program can open.
+const KNOWN: &str = "sqlite:PATH";
+
+/// A saver of any backend.
 pub(crate) type Saver = Arc<dyn BaseCheckpointSaver>;
 
-pub(crate) fn saver(global: &Global) -> Result<Saver, Failure> {
-    let url = global.url.as_deref().ok_or_else(|| {
-        Failure::new(Exit::Usage, "no database is named; give --url sqlite:PATH or set CKPT_URL")
-    })?;
-    let cipher = cipher(global)?;
-    let path = url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:"));
-    match path {
-        Some(path) if !path.is_empty() => {
-            let mut builder = SqliteSaver::builder(path).keep_sealed(cipher.is_none());
+/// What to do with values that the keys at hand do not open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sealed {
+    /// Show that they are there.
+    Keep,
+    /// Fail.
+    Refuse,
+}
+
+/// Opens the database that the options name, with the keys that they name.
+pub(crate) fn saver(options: &Options, sealed: Sealed) -> Result<Saver> {
+    let cipher = cipher(options)?;
+    // With a key, what does not open is an error; without one, what is in the clear is still shown.
+    let sealed = if cipher.is_some() { Sealed::Refuse } else { sealed };
+    open(url(options)?, cipher, sealed)
+}
+
+/// The URL, which every command on a database needs.
+pub(crate) fn url(options: &Options) -> Result<&str> {
+    options.url.as_deref().ok_or_else(|| {
+        Failure::usage(format!("no database is named; give --url or set CKPT_URL, for example {KNOWN}"))
+    })
+}
+
+/// Opens a URL.
+pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<Saver> {
+    let Some((scheme, rest)) = url.split_once(':') else {
+        return Err(Failure::usage(format!("{} is no URL; this ckpt opens {KNOWN}", clean(url))));
+    };
+    match scheme {
+        "sqlite" => {
+            let mut builder = SqliteSaver::builder(rest.strip_prefix("//").unwrap_or(rest));
             if let Some(cipher) = cipher {
                 builder = builder.cipher(cipher);
             }
-            Ok(Arc::new(builder.build()?))
+            Ok(Arc::new(builder.keep_sealed(sealed == Sealed::Keep).build()?))
         }
-        // The URL itself is not shown: it may hold a password.
-        _ => Err(Failure::new(Exit::Usage, "the URL names no backend of this build; it knows: sqlite:PATH")),
+        // The rest may hold a password.
+        _ => {
+            Err(Failure::usage(format!("this ckpt does not open {}: URLs; it opens {KNOWN}", clean(scheme))))
+        }
     }
 }
 
-fn cipher(global: &Global) -> Result<Option<Cipher>, Failure> {
-    let aes = match &global.key_file {
-        Some(file) => Some(Cipher::aes(&key(file)?).map_err(|error| wrong_key(&error))?),
-        None => Cipher::from_env().map_err(|error| wrong_key(&error))?,
+/// The keys: from files, else from the environment.
+fn cipher(options: &Options) -> Result<Option<Cipher>> {
+    let aes = match &options.key_file {
+        Some(file) => Some(key(file)?),
+        None => std::env::var_os(AES_KEY_VARIABLE).map(std::ffi::OsString::into_encoded_bytes),
     };
-    global.gcm_key.iter().try_fold(aes, |cipher, argument| {
-        let (id, file) = argument
-            .split_once('=')
-            .ok_or_else(|| Failure::new(Exit::Usage, "--gcm-key takes ID=FILE, a key id and a file"))?;
+    let mut cipher: Option<Cipher> = None;
+    for given in &options.gcm_key {
+        let (id, file) = given.split_once('=').ok_or_else(|| {
+            Failure::usage("--gcm-key takes ID=FILE: the key's id, and a file with its 32 bytes")
+        })?;
         let key = key(Path::new(file))?;
-        match cipher {
-            Some(cipher) => cipher.and_open_aes_gcm(id, &key),
-            None => Cipher::aes_gcm(id, &key),
-        }
-        .map(Some)
-        .map_err(|error| wrong_key(&error))
+        cipher = Some(match cipher {
+            None => Cipher::aes_gcm(id, &key)?,
+            Some(cipher) => cipher.and_open_aes_gcm(id, &key)?,
+        });
+    }
+    Ok(match (cipher, aes) {
+        (Some(cipher), Some(key)) => Some(cipher.and_open_aes(&key)?),
+        (None, Some(key)) => Some(Cipher::aes(&key)?),
+        (cipher, None) => cipher,
     })
 }
 
-fn wrong_key(error: &checkpoint_core::Error) -> Failure {
-    Failure::new(Exit::Crypto, error.to_string())
-}
-
-fn key(file: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(file).map_err(|error| {
-        Failure::new(Exit::Crypto, format!("the key file {} cannot be read: {error}", file.display()))
-    })
+fn key(file: &Path) -> Result<Vec<u8>> {
+    std::fs::read(file)
+        .map_err(|error| Failure::usage(format!("the key file {} cannot be read: {error}", file.display())))
 }

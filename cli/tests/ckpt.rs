@@ -1,51 +1,295 @@
-//! The real binary on a thread that Python wrote.
+//! The real binary, on a file that Python wrote and on files of its own.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-fn ckpt(file: &PathBuf, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ckpt"))
-        .env_remove("LANGGRAPH_AES_KEY")
-        .arg("--url")
-        .arg(format!("sqlite:{}", file.display()))
-        .args(arguments)
-        .output()
-        .unwrap()
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value as Json;
+
+/// The key with which Python sealed the thread `enc-1` of its file: the bytes 0 to 31.
+fn key_file(directory: &Path) -> PathBuf {
+    let path = directory.join("key");
+    std::fs::write(&path, (0..32).collect::<Vec<u8>>()).unwrap();
+    path
 }
 
-#[test]
-fn shows_all_of_a_thread_that_python_wrote() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("thread.sqlite");
-    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/python_thread.sqlite"), &file)
-        .unwrap();
-    let history = ckpt(&file, &["--json", "history", "rich-1"]);
-    let rows: Vec<serde_json::Value> = String::from_utf8(history.stdout)
-        .unwrap()
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    assert_eq!(rows.len(), 19);
-    let ids: Vec<_> = rows.iter().map(|row| row["checkpoint_id"].as_str().unwrap()).collect();
-    assert!(ids.windows(2).all(|pair| pair[0] > pair[1]), "newest first");
-    let text = String::from_utf8(ckpt(&file, &["history", "rich-1"]).stdout).unwrap();
-    for id in ids {
-        assert!(text.contains(id), "{id}");
-        assert!(ckpt(&file, &["show", "rich-1", id]).status.success());
+struct Golden {
+    directory: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Golden {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("python_thread.sqlite");
+        let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors/python_thread.sqlite");
+        std::fs::write(&path, std::fs::read(original).unwrap()).unwrap();
+        Self { directory, path }
     }
-    let missing = ckpt(&file, &["history", "nothing"]);
-    assert_eq!(
-        (missing.status.code(), missing.stderr.iter().filter(|byte| **byte == b'\n').count()),
-        (Some(3), 1)
-    );
-    let sealed = String::from_utf8(ckpt(&file, &["history", "enc-1"]).stdout).unwrap();
-    assert!(sealed.contains("encrypted, no key") && sealed.contains("step 4 loop"), "{sealed}");
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        ckpt().env("CKPT_URL", format!("sqlite:{}", self.path.display())).args(arguments).output().unwrap()
+    }
+
+    /// What a command that succeeds prints.
+    fn text(&self, arguments: &[&str]) -> String {
+        text(&self.run(arguments))
+    }
+
+    fn lines(&self, arguments: &[&str]) -> Vec<Json> {
+        self.text(arguments).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+fn ckpt() -> Command {
+    let mut ckpt = Command::new(env!("CARGO_BIN_EXE_ckpt"));
+    ckpt.env_remove("LANGGRAPH_AES_KEY").env_remove("CKPT_URL").stdin(Stdio::null());
+    ckpt
+}
+
+fn text(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(!text.contains('\u{1b}'), "no colours in a pipe");
+    text
+}
+
+/// The one line of a command that fails with this code.
+fn failure(output: &Output, code: i32) -> String {
+    let line = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{line}");
+    assert!(line.starts_with("ckpt: ") && line.lines().count() == 1, "{line}");
+    line
 }
 
 #[test]
-fn the_demo_holds_its_claims() {
-    let dir = tempfile::tempdir().unwrap();
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_ckpt")).args(["demo", "--dir"]).arg(dir.path()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+fn history_has_every_checkpoint_of_a_thread_that_python_wrote() {
+    let golden = Golden::new();
+    let rows = golden.lines(&["history", "rich-1", "--json"]);
+    let ids: Vec<_> = rows.iter().map(|row| row["checkpoint_id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), 19);
+    assert!(ids.is_sorted_by(|newer, older| newer > older), "newest first");
+    for row in &rows {
+        for field in
+            ["thread_id", "checkpoint_ns", "parent_checkpoint_id", "ts", "step", "source", "pending_writes"]
+        {
+            assert!(row.get(field).is_some(), "{field} is missing in {row}");
+        }
+    }
+    assert_eq!((&rows[0]["source"], &rows[0]["step"]), (&"fork".into(), &4.into()));
+    assert_eq!(golden.lines(&["history", "rich-1", "--ns", "", "--json"]).len(), 12);
+    assert_eq!(golden.lines(&["history", "rich-1", "--limit", "3", "--json"]).len(), 3);
+
+    let tree = golden.text(&["history", "rich-1"]);
+    assert!(tree.starts_with("rich-1 19 checkpoints in 3 namespaces\n"), "{tree}");
+    let positions: Vec<_> =
+        ids.iter().map(|id| tree.find(id).unwrap_or_else(|| panic!("{id} is missing"))).collect();
+    assert_eq!(tree.matches("1f1e4fbf-").count(), 19, "each once: {tree}");
+    // Parents stand above their children, and a subgraph below the step that ran it.
+    for row in &rows {
+        let at = |id: &str| positions[ids.iter().position(|known| *known == id).unwrap()];
+        let id = row["checkpoint_id"].as_str().unwrap();
+        for above in [row["parent_checkpoint_id"].as_str(), row["metadata"]["parents"][""].as_str()] {
+            assert!(above.is_none_or(|above| at(above) < at(id)), "{id} stands above {above:?}");
+        }
+    }
+    for part in ["├─", "subgraph sub:c126881c", "update", "__interrupt__", "__error__"] {
+        assert!(tree.contains(part), "{part} is missing in {tree}");
+    }
+}
+
+#[test]
+fn show_decodes_every_checkpoint() {
+    let golden = Golden::new();
+    for row in golden.lines(&["history", "rich-1", "--json"]) {
+        let id = row["checkpoint_id"].as_str().unwrap();
+        let shown = golden.lines(&["show", "rich-1", id, "--json"]);
+        assert_eq!(
+            (&shown[0]["checkpoint_id"], &shown[0]["checkpoint_ns"]),
+            (&row["checkpoint_id"], &row["checkpoint_ns"])
+        );
+        assert!(!shown[0].to_string().contains("$error"), "{}", shown[0]);
+        assert!(golden.text(&["show", "rich-1", id]).contains(id));
+    }
+    let newest = golden.text(&["show", "rich-1"]);
+    for part in
+        ["human:  hi 世界", "calls lookup({\"q\":\"x\"})", "2024-04-19T23:04:57.051022+00:00", "\"worker-2\""]
+    {
+        assert!(newest.contains(part), "{part} is missing in {newest}");
+    }
+    assert_eq!(golden.text(&["show", "rich-1", "--channel", "topic"]), "  rust\n");
+    let channel = golden.lines(&["show", "rich-1", "--channel", "count", "--json"]);
+    assert_eq!(channel[0]["channels"], serde_json::json!({"count": 2}));
+}
+
+#[test]
+fn what_is_not_there_is_said_with_what_is() {
+    let golden = Golden::new();
+    assert!(failure(&golden.run(&["history", "nobody"]), 3).contains("nobody"));
+    assert!(failure(&golden.run(&["history", "rich-1", "--ns", "x"]), 3).contains("sub:c126881c"));
+    assert!(failure(&golden.run(&["show", "rich-1", "no-such-id"]), 3).contains("no-such-id"));
+    assert!(failure(&golden.run(&["show", "rich-1", "--channel", "x"]), 3).contains("messages"));
+    assert!(failure(&golden.run(&["copy-thread", "nobody", "x"]), 3).contains("nobody"));
+    assert!(failure(&golden.run(&["delete-thread", "nobody", "--yes"]), 3).contains("nobody"));
+    assert!(failure(&golden.run(&["conformance", "no-such-case"]), 3).contains("case"));
+}
+
+#[test]
+fn wrong_urls_keys_and_files_have_their_codes() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| format!("sqlite:{}", directory.path().join(name).display());
+    let run = |arguments: &[&str]| ckpt().args(arguments).output().unwrap();
+    assert!(failure(&run(&["threads"]), 2).contains("CKPT_URL"));
+    assert!(failure(&run(&["threads", "--url", "redis://:secret@host"]), 2).contains("sqlite:PATH"));
+    assert!(!failure(&run(&["threads", "--url", "redis://:secret@host"]), 2).contains("secret"));
+    assert!(failure(&run(&["threads", "--url", &at("missing")]), 4).contains("setup"));
+    assert!(!directory.path().join("missing").exists(), "a read creates nothing");
+    std::fs::write(directory.path().join("short"), [0; 15]).unwrap();
+    let short = directory.path().join("short");
+    assert!(
+        failure(&run(&["threads", "--url", &at("x"), "--key-file", short.to_str().unwrap()]), 2)
+            .contains("15")
+    );
+    std::fs::write(directory.path().join("text"), "this is a letter, not a database ".repeat(100)).unwrap();
+    failure(&run(&["threads", "--url", &at("text")]), 1);
+}
+
+#[test]
+fn an_encrypted_thread_shows_what_is_clear_without_its_key() {
+    let golden = Golden::new();
+    let rows = golden.lines(&["history", "enc-1", "--json"]);
+    assert!(!rows.is_empty());
+    assert!(rows.iter().all(|row| row["encrypted"] == true && row["step"].is_i64() && row["ts"].is_string()));
+    assert!(golden.text(&["history", "enc-1"]).contains("encrypted, no key"));
+    assert!(golden.text(&["show", "enc-1"]).contains("give the key"));
+
+    let key = key_file(golden.directory.path());
+    let opened = golden.lines(&["show", "enc-1", "--json", "--key-file", key.to_str().unwrap()]);
+    assert_eq!(opened[0]["encrypted"], false);
+    assert!(opened[0]["channels"].as_object().is_some_and(|channels| !channels.is_empty()));
+    let by_variable = ckpt()
+        .args(["show", "enc-1", "--url", &format!("sqlite:{}", golden.path.display())])
+        .env("LANGGRAPH_AES_KEY", "0123456789abcdef")
+        .output()
+        .unwrap();
+    failure(&by_variable, 6);
+}
+
+#[test]
+fn threads_are_copied_pruned_and_deleted() {
+    let golden = Golden::new();
+    let threads = |golden: &Golden| -> Vec<String> {
+        let rows = golden.lines(&["threads", "--json"]);
+        rows.iter().map(|row| row["thread_id"].as_str().unwrap().to_owned()).collect()
+    };
+    let before = threads(&golden);
+    assert!(before.contains(&"rich-1".to_owned()) && golden.text(&["threads"]).contains("rich-1"));
+    golden.text(&["setup"]);
+    assert_eq!(golden.lines(&["setup", "--json"])[0]["ready"], true);
+    golden.text(&["copy-thread", "rich-1", "copy"]);
+    assert_eq!(golden.lines(&["history", "copy", "--json"]).len(), 19);
+    // Not on a terminal, so nobody can be asked.
+    assert!(failure(&golden.run(&["prune", "copy"]), 2).contains("--yes"));
+    assert!(failure(&golden.run(&["delete-thread", "copy"]), 2).contains("--yes"));
+    assert_eq!(golden.lines(&["prune", "copy", "--yes", "--json"])[0]["pruned"], 1);
+    assert_eq!(golden.lines(&["history", "copy", "--json"]).len(), 3, "one for each namespace");
+    golden.text(&["delete-thread", "copy", "--yes"]);
+    assert_eq!(threads(&golden), before);
+    golden.text(&["prune", "--all", "--strategy", "delete", "--yes"]);
+    assert!(threads(&golden).is_empty());
+    assert_eq!(golden.text(&["threads"]), "0 threads\n");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let golden = Golden::new();
+    let mut child = ckpt()
+        .args(["history", "rich-1", "--json", "--url", &format!("sqlite:{}", golden.path.display())])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Closed before anything is read.
+    drop(child.stdout.take());
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert!(child.wait().unwrap().success() && errors.is_empty(), "{errors}");
+}
+
+#[test]
+fn stored_text_does_not_steer_the_terminal() {
+    let golden = Golden::new();
+    let bell = "\u{7}\u{1b}[2J";
+    let connection = rusqlite::Connection::open(&golden.path).unwrap();
+    connection.execute("UPDATE checkpoints SET thread_id = ?1 WHERE thread_id = 'func-1'", [bell]).unwrap();
+    for arguments in [&["threads"][..], &["history", bell], &["show", bell]] {
+        let text = golden.text(arguments);
+        assert!(!text.contains('\u{7}') && text.contains("\\u{7}\\u{1b}[2J"), "{text}");
+    }
+}
+
+#[test]
+fn completions_know_the_commands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = text(&ckpt().args(["completions", shell]).output().unwrap());
+        assert!(script.contains("copy-thread"), "{shell}");
+        assert!(script.contains("ckpt"));
+    }
+    let help = text(&ckpt().args(["--help"]).output().unwrap());
+    assert!(help.contains("Exit codes") && help.contains("CKPT_URL"));
+    for command in [
+        "demo",
+        "setup",
+        "threads",
+        "history",
+        "show",
+        "copy-thread",
+        "delete-thread",
+        "prune",
+        "conformance",
+    ] {
+        let help = text(&ckpt().args([command, "--help"]).output().unwrap());
+        assert!(help.contains("Example"), "{command}");
+    }
+}
+
+#[test]
+fn the_demo_resumes_what_was_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        ckpt().arg("demo").arg("--dir").arg(directory.path()).args(arguments).output().unwrap()
+    };
+    let events = text(&run(&["--json"]));
+    let events: Vec<Json> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let fact = |event: &str, fact: &str| {
+        let found = events.iter().find(|line| line["event"] == event).unwrap_or_else(|| panic!("{event}"));
+        found["facts"][fact].clone()
+    };
+    assert_eq!(fact("killed", "done"), serde_json::json!(["climate"]));
+    assert_eq!(fact("resumed", "starts"), serde_json::json!([1, 2, 2]));
+    assert_ne!(fact("resumed", "answer"), fact("forked", "answer"));
+    // The log that the tasks wrote says so too.
+    let log = std::fs::read_to_string(directory.path().join("started-tasks.txt")).unwrap();
+    assert_eq!(log.lines().filter(|line| *line == "climate").count(), 1);
+    // It does not run over an older one.
+    assert!(failure(&run(&[]), 2).contains("--dir"));
+
+    let directory = tempfile::tempdir().unwrap();
+    let story = text(&ckpt().arg("demo").arg("--dir").arg(directory.path()).output().unwrap());
+    for part in ["SIGKILL", "was not run again", "├─", "fork", "ckpt --url"] {
+        assert!(story.contains(part), "{part} is missing in {story}");
+    }
+}
+
+#[test]
+fn the_suite_runs_on_a_database_of_ones_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", directory.path().join("own.sqlite").display());
+    let output = ckpt().args(["--url", &url, "conformance", "put_writes", "--json"]).output().unwrap();
+    let lines = text(&output);
+    let summary: Json = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    assert!(summary["passed"].as_u64().is_some_and(|passed| passed >= 10), "{summary}");
+    assert_eq!(summary["failed"], 0);
 }

@@ -1,0 +1,176 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::failure::EXIT_CODES;
+
+/// Look at the checkpoints of agents, and take care of them.
+#[derive(Debug, Parser)]
+#[command(name = "ckpt", version, max_term_width = 100, after_help = "\
+Examples:
+  ckpt demo
+  ckpt --url sqlite:agents.sqlite threads
+  CKPT_URL=sqlite:agents.sqlite ckpt history my-thread", after_long_help = EXIT_CODES)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) options: Options,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The database: `sqlite:PATH`.
+    #[arg(long, env = "CKPT_URL", global = true, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// A file with the AES key as raw bytes (16, 24 or 32), in place of `LANGGRAPH_AES_KEY`.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// A file with an AES-256-GCM key as raw bytes (32), and the key id it has in the database. May be repeated; the
+    /// first one seals what is written.
+    #[arg(long, global = true, value_name = "ID=FILE")]
+    pub(crate) gcm_key: Vec<String>,
+    /// Print JSON, one object per line.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a small agent, kill it in the middle of a step, and resume it. Needs no database.
+    #[command(after_help = "Examples:\n  ckpt demo\n  ckpt demo --dir /tmp/demo")]
+    Demo {
+        /// Where to keep the database; a new temporary folder if not given.
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+    /// The agent of `demo`, in a process of its own.
+    #[command(hide = true)]
+    DemoAgent(DemoAgent),
+    /// Create or upgrade the tables. Safe to repeat, and to run from several processes at once.
+    #[command(after_help = "Example:\n  ckpt --url sqlite:agents.sqlite setup")]
+    Setup,
+    /// List the threads with their newest checkpoint.
+    #[command(after_help = "Examples:\n  ckpt threads\n  ckpt threads --after user-100 --limit 50 --json")]
+    Threads {
+        /// Only threads whose id sorts after this one.
+        #[arg(long, value_name = "THREAD")]
+        after: Option<String>,
+        /// At most so many.
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
+    },
+    /// Show the history of a thread: as a tree, or newest first with --json.
+    #[command(after_help = "\
+Examples:
+  ckpt history my-thread
+  ckpt history my-thread --ns '' --limit 20
+  ckpt history my-thread --json | jq -r .checkpoint_id")]
+    History {
+        /// The thread.
+        thread: String,
+        /// One namespace (`''` is the root) in place of all.
+        #[arg(long, value_name = "NAMESPACE")]
+        ns: Option<String>,
+        /// Only the newest so many checkpoints.
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
+    },
+    /// Show the values of a checkpoint: the newest, or the one named.
+    #[command(after_help = "\
+Examples:
+  ckpt show my-thread
+  ckpt show my-thread 1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8b --channel messages
+  ckpt show my-thread --json | jq .channels")]
+    Show {
+        /// The thread.
+        thread: String,
+        /// The checkpoint's id; the newest if not given.
+        id: Option<String>,
+        /// Only this channel.
+        #[arg(long, value_name = "CHANNEL")]
+        channel: Option<String>,
+        /// The namespace; the root if not given, or wherever the checkpoint named is.
+        #[arg(long, value_name = "NAMESPACE")]
+        ns: Option<String>,
+    },
+    /// Copy a thread, history and pending writes and all, to another id.
+    #[command(after_help = "Example:\n  ckpt copy-thread my-thread my-thread-backup")]
+    CopyThread {
+        /// The thread to copy.
+        source: String,
+        /// The id of the copy. What it has under other checkpoint ids stays.
+        target: String,
+    },
+    /// Delete a thread with everything in it.
+    #[command(after_help = "Example:\n  ckpt delete-thread my-thread --yes")]
+    DeleteThread {
+        /// The thread.
+        thread: String,
+        #[command(flatten)]
+        consent: Consent,
+    },
+    /// Delete old checkpoints.
+    #[command(after_help = "\
+Examples:
+  ckpt prune my-thread other-thread
+  ckpt prune --all --yes
+  ckpt prune my-thread --strategy delete --yes")]
+    Prune {
+        /// The threads.
+        #[arg(required_unless_present = "all")]
+        threads: Vec<String>,
+        /// Every thread of the database.
+        #[arg(long, conflicts_with = "threads")]
+        all: bool,
+        /// What to leave.
+        #[arg(long, value_enum, default_value_t = Strategy::KeepLatest)]
+        strategy: Strategy,
+        #[command(flatten)]
+        consent: Consent,
+    },
+    /// Run the conformance suite on the database, on threads of its own.
+    #[command(
+        after_help = "Examples:\n  ckpt --url sqlite:/tmp/try.sqlite conformance\n  ckpt conformance prune"
+    )]
+    Conformance {
+        /// Only cases whose name contains this.
+        filter: Option<String>,
+    },
+    /// Print completions for a shell.
+    #[command(after_help = "Example:\n  ckpt completions bash > /etc/bash_completion.d/ckpt")]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Consent to what cannot be undone.
+#[derive(Debug, Args)]
+pub(crate) struct Consent {
+    /// Do not ask.
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}
+
+/// What `prune` leaves.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Strategy {
+    /// The newest checkpoint of each namespace, and what its delta channels need.
+    KeepLatest,
+    /// Nothing.
+    Delete,
+}
+
+/// The arguments of the demo's agent.
+#[derive(Debug, Args)]
+pub(crate) struct DemoAgent {
+    /// The folder of the demo.
+    pub(crate) dir: PathBuf,
+    /// Die in the middle of the research.
+    #[arg(long)]
+    pub(crate) die: bool,
+}

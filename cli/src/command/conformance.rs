@@ -1,0 +1,89 @@
+//! `ckpt conformance`: the suite on a user's own database.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::Arc;
+
+use checkpoint_conformance::{Facility, OpenOptions, Outcome, Saver, Target, run_cases, saver_cases};
+use checkpoint_core::{Error, ErrorKind, async_trait};
+use serde_json::json;
+
+use crate::arguments::Options;
+use crate::failure::{Failure, Result};
+use crate::open::{self, Sealed};
+use crate::output::{BAD, DIM, GOOD, json_line, progress, stdout, styled};
+
+/// The database behind a URL.
+struct Url(String);
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The rest may hold a password.
+        f.debug_tuple("Url").field(&self.name()).finish()
+    }
+}
+
+#[async_trait]
+impl Target for Url {
+    fn name(&self) -> &str {
+        self.0.split(':').next().unwrap_or_default()
+    }
+
+    async fn open(&self, options: OpenOptions) -> checkpoint_core::Result<Saver> {
+        open::open(&self.0, options.cipher, Sealed::Refuse)
+            .map_err(|failure| Error::new(ErrorKind::InvalidConfig, failure.to_string()))
+    }
+
+    fn offers(&self, facility: Facility) -> bool {
+        facility == Facility::Cipher
+    }
+}
+
+pub(crate) async fn run(options: &Options, filter: Option<String>) -> Result<()> {
+    let url = open::url(options)?.to_owned();
+    // Says what is wrong with the URL before anything is tried.
+    open::open(&url, None, Sealed::Refuse)?;
+    let chosen = |name: &str| filter.as_deref().is_none_or(|part| name.contains(part));
+    let total = saver_cases().iter().filter(|case| chosen(case.name())).count();
+    if total == 0 {
+        return Err(Failure::not_found("no case has such a name"));
+    }
+    let bar = progress(Some(u64::try_from(total).unwrap_or(u64::MAX)), "cases run");
+    let mut out = Vec::new();
+    let report = run_cases(
+        Arc::new(Url(url)),
+        |case| chosen(case.name()),
+        |case, outcome| {
+            bar.inc(1);
+            let (style, word, why) = match outcome {
+                Outcome::Passed => (GOOD, "passed", String::new()),
+                Outcome::Failed(failure) => (BAD, "failed", failure.to_string()),
+                Outcome::Ignored(reason) => (DIM, "ignored", reason.clone()),
+                _ => (DIM, "unknown", String::new()),
+            };
+            out.push((style, word, case.name().to_owned(), why));
+        },
+    )
+    .await
+    .map_err(Failure::failed)?;
+    bar.finish_and_clear();
+    let mut stdout = stdout();
+    for (style, word, name, why) in out {
+        if options.json {
+            json_line(
+                &mut stdout,
+                &json!({ "case": name, "outcome": word, "why": (!why.is_empty()).then_some(why) }),
+            )?;
+        } else {
+            writeln!(stdout, "{} {name} {}", styled(style, format!("{word:<7}")), styled(DIM, why))?;
+        }
+    }
+    let counts = (report.passed.len(), report.failed.len(), report.ignored.len());
+    if options.json {
+        json_line(&mut stdout, &json!({ "passed": counts.0, "failed": counts.1, "ignored": counts.2 }))?;
+    } else {
+        writeln!(stdout, "{} passed, {} failed, {} ignored", counts.0, counts.1, counts.2)?;
+    }
+    stdout.flush()?;
+    if report.is_success() { Ok(()) } else { Err(Failure::failed(format!("{} cases failed", counts.1))) }
+}

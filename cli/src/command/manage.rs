@@ -1,0 +1,86 @@
+//! `ckpt setup`, `copy-thread`, `delete-thread`, `prune`.
+
+use std::io::Write;
+
+use checkpoint_core::{PruneStrategy, ThreadQuery};
+use futures_util::TryStreamExt;
+use serde_json::json;
+
+use super::require_thread;
+use crate::arguments::Strategy;
+use crate::failure::{Failure, Result};
+use crate::open::Saver;
+use crate::output::{clean, confirm, json_line, progress, stdout};
+
+/// Says what was done, in the form that was asked for.
+fn done(json: bool, result: &serde_json::Value, sentence: &str) -> Result<()> {
+    let mut out = stdout();
+    if json {
+        json_line(&mut out, result)?;
+    } else {
+        writeln!(out, "{sentence}")?;
+    }
+    Ok(out.flush()?)
+}
+
+fn require_consent(yes: bool, question: &str) -> Result<()> {
+    if yes || confirm(question)? {
+        Ok(())
+    } else {
+        Err(Failure::usage("nothing was deleted; --yes says that you mean it"))
+    }
+}
+
+pub(crate) async fn setup(saver: &Saver, json: bool) -> Result<()> {
+    saver.setup().await?;
+    done(json, &json!({ "backend": saver.backend(), "ready": true }), "The tables are ready.")
+}
+
+pub(crate) async fn copy_thread(saver: &Saver, source: &str, target: &str, json: bool) -> Result<()> {
+    if source == target {
+        return Err(Failure::usage("the copy needs another id than the thread"));
+    }
+    require_thread(saver, source).await?;
+    saver.copy_thread(source, target).await?;
+    let sentence = format!("Copied {} to {}.", clean(source), clean(target));
+    done(json, &json!({ "copied": source, "to": target }), &sentence)
+}
+
+pub(crate) async fn delete_thread(saver: &Saver, thread: &str, yes: bool, json: bool) -> Result<()> {
+    require_thread(saver, thread).await?;
+    require_consent(yes, &format!("Delete everything of thread {}?", clean(thread)))?;
+    saver.delete_thread(thread).await?;
+    done(json, &json!({ "deleted": thread }), &format!("Deleted {}.", clean(thread)))
+}
+
+pub(crate) async fn prune(
+    saver: &Saver,
+    threads: Option<Vec<String>>,
+    strategy: Strategy,
+    yes: bool,
+    json: bool,
+) -> Result<()> {
+    let threads = if let Some(threads) = threads {
+        for thread in &threads {
+            require_thread(saver, thread).await?;
+        }
+        threads
+    } else {
+        let infos: Vec<_> = saver.list_threads(ThreadQuery::all()).try_collect().await?;
+        infos.into_iter().map(|info| info.thread_id.to_string()).collect()
+    };
+    let (what, strategy) = match strategy {
+        Strategy::KeepLatest => ("all but the newest checkpoints", PruneStrategy::KeepLatest),
+        Strategy::Delete => ("everything", PruneStrategy::Delete),
+    };
+    let count = threads.len();
+    let plural = if count == 1 { "thread" } else { "threads" };
+    require_consent(yes, &format!("Delete {what} of {count} {plural}?"))?;
+    let bar = progress(Some(u64::try_from(count).unwrap_or(u64::MAX)), "threads pruned");
+    for thread in &threads {
+        saver.prune(&[thread], strategy).await?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    done(json, &json!({ "pruned": count }), &format!("Pruned {count} {plural}."))
+}

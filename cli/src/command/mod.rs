@@ -1,0 +1,98 @@
+//! The commands, one file for each kind.
+
+mod conformance;
+mod demo;
+mod history;
+mod manage;
+mod show;
+mod threads;
+
+use std::io::Write;
+
+use checkpoint_core::{ListQuery, SaverExt};
+use clap::CommandFactory;
+use futures_util::TryStreamExt;
+
+use crate::arguments::{Arguments, Command};
+use crate::failure::{Failure, Result};
+use crate::open::{Saver, Sealed, saver};
+use crate::output::{clean, namespace, stdout};
+
+pub(crate) async fn run(arguments: Arguments) -> Result<()> {
+    let Arguments { options, command } = arguments;
+    match command {
+        Command::Demo { dir } => demo::run(dir, options.json).await,
+        Command::DemoAgent(agent) => demo::agent(&agent).await,
+        Command::Setup => manage::setup(&saver(&options, Sealed::Refuse)?, options.json).await,
+        Command::Threads { after, limit } => {
+            threads::run(&saver(&options, Sealed::Keep)?, after, limit, options.json).await
+        }
+        Command::History { thread, ns, limit } => {
+            let asked = history::Asked { thread, ns, limit };
+            history::run(&saver(&options, Sealed::Keep)?, asked, options.json).await
+        }
+        Command::Show { thread, id, channel, ns } => {
+            let asked = show::Asked { thread, id, channel, ns };
+            show::run(&saver(&options, Sealed::Keep)?, &asked, options.json).await
+        }
+        Command::CopyThread { source, target } => {
+            manage::copy_thread(&saver(&options, Sealed::Refuse)?, &source, &target, options.json).await
+        }
+        Command::DeleteThread { thread, consent } => {
+            manage::delete_thread(&saver(&options, Sealed::Refuse)?, &thread, consent.yes, options.json).await
+        }
+        Command::Prune { threads, all, strategy, consent } => {
+            let threads = (!all).then_some(threads);
+            manage::prune(&saver(&options, Sealed::Refuse)?, threads, strategy, consent.yes, options.json)
+                .await
+        }
+        Command::Conformance { filter } => conformance::run(&options, filter).await,
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "ckpt", &mut script);
+            let mut out = stdout();
+            out.write_all(&script)?;
+            Ok(out.flush()?)
+        }
+    }
+}
+
+/// The failure for a thread, or a namespace of it, that has no checkpoint: says what is there instead.
+async fn nothing_in(saver: &Saver, thread: &str, ns: Option<&str>) -> Failure {
+    let mut namespaces = std::collections::BTreeSet::new();
+    let mut tuples = saver.list(ListQuery::thread(thread));
+    // A look at the newest ones is enough for a hint.
+    for _ in 0..1000 {
+        match tuples.try_next().await {
+            Ok(Some(tuple)) => {
+                namespaces.insert(namespace(tuple.config.checkpoint_ns()).into_owned());
+            }
+            Ok(None) => break,
+            Err(error) => return error.into(),
+        }
+    }
+    let namespaces: Vec<_> = namespaces.into_iter().collect();
+    match ns {
+        Some(ns) if !namespaces.is_empty() => Failure::not_found(format!(
+            "thread {} has no namespace {}; it has: {}",
+            clean(thread),
+            namespace(ns),
+            namespaces.join(", ")
+        )),
+        _ => Failure::not_found(format!(
+            "there is no thread {}; `ckpt threads` lists those there are",
+            clean(thread)
+        )),
+    }
+}
+
+/// Fails unless the thread has a checkpoint.
+async fn require_thread(saver: &Saver, thread: &str) -> Result<()> {
+    match saver.list_first(ListQuery::thread(thread)).await {
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => Err(nothing_in(saver, thread, None).await),
+        // A value that cannot be opened is one that is there.
+        Err(error) if error.kind() == checkpoint_core::ErrorKind::Crypto => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

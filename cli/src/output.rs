@@ -1,0 +1,111 @@
+//! What is printed: clean of control characters, coloured on a terminal only.
+
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use checkpoint_core::id;
+use indicatif::{ProgressBar, ProgressStyle};
+
+pub(crate) const BOLD: Style = Style::new().bold();
+pub(crate) const DIM: Style = Style::new().dimmed();
+pub(crate) const ID: Style = AnsiColor::Yellow.on_default();
+pub(crate) const NAME: Style = AnsiColor::Cyan.on_default();
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+pub(crate) const BAD: Style = AnsiColor::Red.on_default();
+
+/// Text in a style.
+pub(crate) fn styled(style: Style, text: impl std::fmt::Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// Standard output: buffered, without colours where it is no terminal or `NO_COLOR` is set.
+pub(crate) fn stdout() -> impl Write {
+    io::BufWriter::new(anstream::stdout().lock())
+}
+
+/// Prints one JSON object on a line of its own.
+pub(crate) fn json_line(out: &mut impl Write, value: &serde_json::Value) -> crate::failure::Result<()> {
+    serde_json::to_writer(&mut *out, value)?;
+    out.write_all(b"\n")?;
+    Ok(())
+}
+
+/// Text that cannot steer a terminal: control characters and those that turn the direction of writing are shown as
+/// escapes.
+pub(crate) fn clean(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    text.chars()
+        .flat_map(|c| {
+            let escaped = steers(c).then(|| c.escape_default());
+            escaped.into_iter().flatten().chain((!steers(c)).then_some(c))
+        })
+        .collect::<String>()
+        .into()
+}
+
+/// The name of a namespace for people.
+pub(crate) fn namespace(checkpoint_ns: &str) -> Cow<'_, str> {
+    if checkpoint_ns.is_empty() { Cow::Borrowed("(root)") } else { clean(checkpoint_ns) }
+}
+
+/// When a checkpoint was made: its `ts`, or else the time in its id, to the millisecond.
+pub(crate) fn time(ts: &str, checkpoint_id: &str) -> String {
+    let text = if ts.is_empty() {
+        id::unix_micros(checkpoint_id).map(id::isoformat).unwrap_or_default()
+    } else {
+        ts.to_owned()
+    };
+    let (date, clock) = text.split_once('T').unwrap_or((&text, ""));
+    let seconds: String = clock.chars().take(12).take_while(|c| matches!(c, '0'..='9' | ':' | '.')).collect();
+    clean(&format!("{date} {seconds}")).into_owned()
+}
+
+/// Progress on standard error; invisible where that is no terminal.
+pub(crate) fn progress(total: Option<u64>, what: &'static str) -> ProgressBar {
+    let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+    let template = if total.is_some() { "{msg} {bar:30} {pos}/{len}" } else { "{spinner} {msg} {pos}" };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
+}
+
+/// Asks for consent on a terminal; elsewhere there is none.
+pub(crate) fn confirm(question: &str) -> io::Result<bool> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Ok(false);
+    }
+    anstream::eprint!("{question} [y/N] ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_steers_the_terminal() {
+        assert_eq!(clean("plain ü 漢"), "plain ü 漢");
+        assert_eq!(clean("a\u{1b}[31mb\u{202e}\n\u{9b}"), "a\\u{1b}[31mb\\u{202e}\\n\\u{9b}");
+    }
+
+    #[test]
+    fn times_are_short() {
+        assert_eq!(time("2026-11-20T16:03:53.991384+00:00", ""), "2026-11-20 16:03:53.991");
+        assert_eq!(time("2026-11-20T16:03:53+00:00", ""), "2026-11-20 16:03:53");
+        assert_eq!(time("", "1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8b"), "2026-11-20 16:03:53.954");
+        assert_eq!(time("garbage\u{7}", ""), "garbage\\u{7} ");
+    }
+}
