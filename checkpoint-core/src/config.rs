@@ -301,7 +301,8 @@ mod tests {
             ("checkpoint_id", "".into()),
             ("user", "u1".into()),
         ]);
-        let config = map(vec![("configurable", configurable), ("metadata", map(vec![("run_id", "r".into())]))]);
+        let config =
+            map(vec![("configurable", configurable), ("metadata", map(vec![("run_id", "r".into())]))]);
         let config = CheckpointConfig::from_runnable_config(&config).unwrap();
         assert_eq!((&**config.thread_id(), &**config.checkpoint_ns()), ("7", "sub:1"));
         assert_eq!(config.checkpoint_id(), None, "an empty id is none");
@@ -318,7 +319,10 @@ mod tests {
             (map(vec![("configurable", map(vec![("thread_id", true.into())]))]), "thread_id"),
         ] {
             let error = CheckpointConfig::from_runnable_config(&config).unwrap_err();
-            assert!(error.kind() == ErrorKind::InvalidArgument && error.to_string().contains(named), "{error}");
+            assert!(
+                error.kind() == ErrorKind::InvalidArgument && error.to_string().contains(named),
+                "{error}"
+            );
         }
         let error = CheckpointConfig::new("t").require_checkpoint_id().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);

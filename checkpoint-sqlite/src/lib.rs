@@ -113,3 +113,8 @@ mod write;
 pub use builder::{SqliteSaverBuilder, Synchronous};
 pub use rusqlite;
 pub use saver::SqliteSaver;
+
+/// The workspace's README, so that its quick start is run.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

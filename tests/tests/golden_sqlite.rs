@@ -2,18 +2,21 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+mod shared;
+
+use std::path::Path;
 
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, ChannelVersion, ChannelVersions, CheckpointConfig, CheckpointMetadata,
     CheckpointTuple, Cipher, ErrorKind, Filter, ListQuery, PendingWrite, SaverExt, Str, ThreadInfo,
-    ThreadQuery, Value, special,
+    ThreadQuery, Value,
 };
 use checkpoint_sqlite::SqliteSaver;
 use futures_util::TryStreamExt;
 use rusqlite::types::Value as Cell;
 use serde_json::{Value as Json, json};
+
+use shared::{copy_by_hand, golden_file};
 
 const THREAD: &str = "rich-1";
 /// A thread in the same file that Python's `EncryptedSerializer` sealed.
@@ -26,15 +29,6 @@ fn expected() -> Json {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// A copy of Python's file, which a test may write to.
-fn copy(directory: &tempfile::TempDir) -> PathBuf {
-    let path = directory.path().join("python_thread.sqlite");
-    let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors/python_thread.sqlite");
-    // Not `fs::copy`, which would keep a read-only mode.
-    std::fs::write(&path, std::fs::read(original).unwrap()).unwrap();
-    path
-}
-
 fn run<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap().block_on(future)
 }
@@ -43,7 +37,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 fn on_both_generations(test: &impl AsyncFn(&SqliteSaver)) {
     for set_up in [false, true] {
         let directory = tempfile::tempdir().unwrap();
-        let saver = SqliteSaver::builder(copy(&directory)).build().unwrap();
+        let saver = SqliteSaver::builder(golden_file(&directory)).build().unwrap();
         run(async {
             if set_up {
                 saver.setup().await.unwrap();
@@ -270,30 +264,6 @@ fn every_recorded_query_gives_what_python_gave() {
     });
 }
 
-/// Writes a checkpoint's pending writes by the calls that a program would have made: special ones in a call of their
-/// own, then the others at their positions, which special ones may take too.
-async fn put_writes(saver: &SqliteSaver, tuple: &CheckpointTuple) {
-    let mut tasks: BTreeMap<(&str, &str), Vec<&PendingWrite>> = BTreeMap::new();
-    for write in &tuple.pending_writes {
-        tasks.entry((&write.task_id, &write.task_path)).or_default().push(write);
-    }
-    for ((task_id, task_path), writes) in tasks {
-        let (special, regular): (Vec<_>, Vec<_>) =
-            writes.into_iter().partition(|write| special::index(&write.channel).is_some());
-        let pair = |write: &&PendingWrite| (write.channel.clone(), write.value.clone());
-        let special: Vec<_> = special.iter().map(pair).collect();
-        saver.put_writes(&tuple.config, &special, task_id, task_path).await.unwrap();
-        let mut call = Vec::new();
-        for write in &regular {
-            while call.len() < usize::try_from(write.idx).unwrap() {
-                call.push(special.first().unwrap().clone());
-            }
-            call.push(pair(write));
-        }
-        saver.put_writes(&tuple.config, &call, task_id, task_path).await.unwrap();
-    }
-}
-
 fn rows(path: &Path, query: &str) -> Vec<Vec<Cell>> {
     let connection = rusqlite::Connection::open(path).unwrap();
     let mut statement = connection.prepare(query).unwrap();
@@ -313,24 +283,10 @@ const CHECKPOINT: usize = 5;
 /// The metadata of an exit-mode stub.
 const STUB: &[u8] = br#"{"step": -2}"#;
 
-/// Reads every tuple of a thread and writes it through the saver's own calls.
-async fn copy_by_hand(from: &SqliteSaver, into: &SqliteSaver, thread_id: &str) {
-    let tuples = from.list_all(ListQuery::thread(thread_id)).await.unwrap();
-    assert!(!tuples.is_empty(), "{thread_id}");
-    for tuple in tuples.iter().rev() {
-        let parent = tuple.parent_config.clone().unwrap_or_else(|| tuple.config.clone().latest());
-        let versions = &tuple.checkpoint.channel_versions;
-        let stored = into.put(&parent, &tuple.checkpoint, &tuple.metadata, versions).await.unwrap();
-        assert_eq!(stored, tuple.config);
-        put_writes(into, tuple).await;
-    }
-    assert_eq!(into.list_all(ListQuery::thread(thread_id)).await.unwrap(), tuples, "{thread_id}");
-}
-
 #[test]
 fn a_program_that_copies_the_threads_leaves_the_same_rows() {
     let directory = tempfile::tempdir().unwrap();
-    let (original, target) = (copy(&directory), directory.path().join("copy.sqlite"));
+    let (original, target) = (golden_file(&directory), directory.path().join("copy.sqlite"));
     run(async {
         let from = SqliteSaver::builder(&original).build().unwrap();
         let into = SqliteSaver::builder(&target).build().unwrap();
@@ -370,7 +326,7 @@ fn fields(cell: &Cell) -> Vec<(String, Value)> {
 #[test]
 fn pythons_encrypted_thread_opens_with_its_key_alone() {
     let directory = tempfile::tempdir().unwrap();
-    let path = copy(&directory);
+    let path = golden_file(&directory);
     let key: Vec<u8> = (0..32).collect();
     run(async {
         let query = ListQuery::thread(ENCRYPTED);

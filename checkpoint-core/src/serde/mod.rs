@@ -4,6 +4,17 @@
 //! type tag. Nothing is ever constructed by name: an extension stays what it is, [`crate::python`] has typed views
 //! of the usual ones, and unknown payloads survive byte for byte.
 
+/// `From` of several types for one, each by an expression.
+macro_rules! from {
+    ($target:ident: $($type:ty => |$value:ident| $make:expr),* $(,)?) => {$(
+        impl From<$type> for $target {
+            fn from($value: $type) -> Self {
+                $make
+            }
+        }
+    )*};
+}
+
 pub(crate) mod decode;
 pub mod document;
 mod encode;

@@ -213,17 +213,8 @@ impl ChannelValue {
     }
 }
 
-macro_rules! from {
-    ($($type:ty => |$value:ident| $make:expr),* $(,)?) => {$(
-        impl From<$type> for ChannelValue {
-            fn from($value: $type) -> Self {
-                $make
-            }
-        }
-    )*};
-}
-
 from! {
+    ChannelValue:
     bool => |flag| Self::Bool(flag),
     i32 => |number| Self::Int(number.into()),
     i64 => |number| Self::Int(number),

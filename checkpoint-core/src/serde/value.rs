@@ -118,17 +118,8 @@ impl Value {
     }
 }
 
-macro_rules! from {
-    ($($type:ty => |$value:ident| $make:expr),* $(,)?) => {$(
-        impl From<$type> for Value {
-            fn from($value: $type) -> Self {
-                $make
-            }
-        }
-    )*};
-}
-
 from! {
+    Value:
     bool => |flag| Self::Bool(flag),
     i32 => |number| Self::Int(number.into()),
     u32 => |number| Self::Int(number.into()),
