@@ -56,16 +56,21 @@ pub(crate) fn random_bytes(buffer: &mut [u8]) {
     buffer.iter_mut().zip(mix.iter().cycle()).for_each(|(out, byte)| *out = *byte);
 }
 
-/// Checks that an id is the text of a UUID, as LangGraph needs it (task ids hash its 16 bytes).
+/// Checks that an id is the text of a UUID, as LangGraph needs it (task ids hash its 16 bytes): 32 hex digits, with
+/// dashes or without.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument), naming the id.
 pub fn validate(checkpoint_id: &str) -> Result<Uuid> {
-    Uuid::try_parse(checkpoint_id).map_err(|source| {
+    let invalid = || {
         Error::invalid_argument("the checkpoint id is no UUID; make ids with checkpoint_core::id::uuid6")
             .with("checkpoint_id", checkpoint_id)
-            .with_source(source)
-    })
+    };
+    // Braces and `urn:uuid:` are UUIDs too, but not for LangGraph, and they would sort as the newest for ever.
+    if !checkpoint_id.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit()) {
+        return Err(invalid());
+    }
+    Uuid::try_parse(checkpoint_id).map_err(|source| invalid().with_source(source))
 }
 
 /// The time in a version 6 id, in microseconds since 1970, or `None` for another kind of id.

@@ -23,9 +23,16 @@ cases!("invalid";
 async fn put_of_an_id_that_is_no_uuid(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let stored = chain(ctx.saver(), &thread_id, "", 2).await?;
-    for id in
-        ["", "1", "not-a-uuid", "1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8", "1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8g"]
-    {
+    for id in [
+        "",
+        "1",
+        "not-a-uuid",
+        "1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8",
+        "1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8g",
+        // UUIDs for some, but Python LangGraph cannot resume from them.
+        "{1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8b}",
+        "urn:uuid:1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8b",
+    ] {
         let mut made = checkpoint(&[("a", 1.into())]);
         made.id = id.into();
         let config = CheckpointConfig::new(thread_id.clone());
