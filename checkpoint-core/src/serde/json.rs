@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
 use super::{Value, float};
 use crate::{Error, Result};
@@ -27,10 +28,47 @@ pub enum Style {
 /// # Errors
 /// [`Codec`](crate::ErrorKind::Codec) for what is no JSON or nested 128 levels deep.
 pub fn parse(text: &[u8]) -> Result<Value> {
-    serde_json::from_slice(text).or_else(|strict| {
+    let mut value = serde_json::from_slice(text).or_else(|strict| {
         // Python's dialect is rare, so only what the strict parser refuses is looked at twice.
         tolerant(text).ok_or_else(|| Error::codec("the JSON is damaged").with_source(NoText::from(&strict)))
-    })
+    })?;
+    if *NUMBERS_AS_MAPS {
+        set_numbers(&mut value);
+    }
+    Ok(value)
+}
+
+/// Whether another crate of the program turned on `serde_json/arbitrary_precision`: the parser then hands floats and
+/// large integers over as maps of their text.
+static NUMBERS_AS_MAPS: LazyLock<bool> =
+    LazyLock::new(|| matches!(serde_json::from_str("1.5"), Ok(Value::Map(_))));
+
+const NUMBER_KEY: &str = "$serde_json::private::Number";
+
+/// Makes numbers of such maps.
+fn set_numbers(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(set_numbers),
+        Value::Map(entries) => {
+            if let [(Value::Str(key), Value::Str(text))] = entries.as_slice()
+                && key == NUMBER_KEY
+                && let Some(number) = number_of(text)
+            {
+                *value = number;
+                return;
+            }
+            for (_, value) in entries {
+                set_numbers(value);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn number_of(text: &str) -> Option<Value> {
+    let int = || text.parse::<i64>().ok().map(Value::Int);
+    let uint = || text.parse::<u64>().ok().map(Value::UInt);
+    int().or_else(uint).or_else(|| text.parse().ok().map(Value::Float))
 }
 
 /// A parser's error without the words that could quote the text.
@@ -341,6 +379,21 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Codec, "{bad}");
         }
         assert_eq!(parse(b"\"\xff\"").unwrap_err().kind(), ErrorKind::Codec);
+    }
+
+    #[test]
+    fn numbers_handed_over_as_text_are_numbers() {
+        let number = |text: &str| Value::Map(vec![(NUMBER_KEY.into(), text.into())]);
+        let texts = ["1.5", "-7", "18446744073709551615", "123456789012345678901234567890", "-0.0", "1E400"];
+        let mut value = Value::Map(vec![("a".into(), Value::Array(texts.map(number).into()))]);
+        set_numbers(&mut value);
+        assert_eq!(
+            plain(&value),
+            r#"{"a": [1.5, -7, 18446744073709551615, 1.2345678901234568e+29, -0.0, Infinity]}"#
+        );
+        let mut other = number("no number");
+        set_numbers(&mut other);
+        assert_eq!(other, number("no number"));
     }
 
     #[test]
