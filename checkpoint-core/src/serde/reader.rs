@@ -161,8 +161,9 @@ impl<'a> Reader<'a> {
                 continue;
             }
             match self.token()? {
-                Token::Array(len) => open += len,
-                Token::Map(len) => open += 2 * len,
+                // What nested containers declare together may exceed 32 bits.
+                Token::Array(len) => open = open.saturating_add(len),
+                Token::Map(len) => open = open.saturating_add(len.saturating_mul(2)),
                 _ => {}
             }
         }
