@@ -7,7 +7,7 @@ use serde::de::{self, DeserializeOwned, DeserializeSeed, IntoDeserializer, Unexp
 
 pub(crate) use super::reader::{Reader, Token};
 use super::{MAX_DEPTH, PythonClass, VALUE_NAME, Value};
-use crate::{ChannelValues, Error, Result, Str};
+use crate::{ChannelValue, ChannelValues, Error, Result, Str};
 
 /// Decodes MessagePack into a Rust type.
 ///
@@ -165,10 +165,11 @@ impl<'de> Decoder<'de> {
             let wanted = class.path.map_or(Cow::Borrowed("a delta snapshot"), |(module, name)| {
                 format!("{module}.{name}").into()
             });
-            return Err(Error::codec(format!(
-                "the value does not fit the type: found {found}, wanted {wanted}"
-            ))
-            .with("code", code));
+            // What stands in the data may be of any length and hold line breaks: facts are shortened and escaped.
+            return Err(Error::codec("the value does not fit the type: an object of another class")
+                .with("found", found)
+                .with("wanted", wanted)
+                .with("code", code));
         }
         self.enter_ext()
     }
@@ -432,20 +433,32 @@ impl<'de> de::VariantAccess<'de> for Variant<'_, 'de> {
     }
 }
 
-/// Decodes a type whose fields are channels.
+/// Decodes a type whose fields are channels. Channels that it has no field for need not be readable.
 pub(crate) fn from_channels<T: DeserializeOwned>(values: &ChannelValues) -> Result<T> {
-    let msgpack = |(channel, value): (&Str, &crate::ChannelValue)| {
-        let bytes = value.to_msgpack().map_err(|error| error.with("channel", channel))?;
-        Ok((channel.clone(), bytes))
-    };
-    let entries = values.iter().map(msgpack).collect::<Result<Vec<_>>>()?;
+    let entry = |(name, value)| Channel { name, value, msgpack: readable(value) };
+    let entries: Vec<_> = values.iter().map(entry).collect();
     T::deserialize(Channels { entries: entries.iter(), value: None })
+}
+
+struct Channel<'a> {
+    name: &'a Str,
+    value: &'a ChannelValue,
+    /// `None` for what is not readable.
+    msgpack: Option<Bytes>,
+}
+
+fn readable(value: &ChannelValue) -> Option<Bytes> {
+    match value {
+        // Not looked into for its end, which would be a walk over all that is in it.
+        ChannelValue::Blob(blob) if blob.tag == "msgpack" => Some(blob.data.clone()),
+        other => other.to_msgpack().ok(),
+    }
 }
 
 /// Channels as the fields of one struct.
 struct Channels<'de> {
-    entries: std::slice::Iter<'de, (Str, Bytes)>,
-    value: Option<&'de (Str, Bytes)>,
+    entries: std::slice::Iter<'de, Channel<'de>>,
+    value: Option<&'de Channel<'de>>,
 }
 
 impl<'de> de::Deserializer<'de> for Channels<'de> {
@@ -482,14 +495,38 @@ impl<'de> de::MapAccess<'de> for Channels<'de> {
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>> {
         self.value = self.entries.next();
-        let Some((channel, _)) = self.value else { return Ok(None) };
-        seed.deserialize(channel.into_deserializer()).map(Some)
+        let Some(entry) = self.value else { return Ok(None) };
+        seed.deserialize((&**entry.name).into_deserializer()).map(Some)
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value> {
-        let Some((channel, msgpack)) = self.value.take() else {
+        let Some(entry) = self.value.take() else {
             return Err(Error::codec("a value without a key"));
         };
-        seed.deserialize(&mut Decoder::new(msgpack, 1)).map_err(|error| error.with("channel", channel))
+        let value = match &entry.msgpack {
+            Some(msgpack) => seed.deserialize(&mut Decoder::new(msgpack, 1)),
+            None => seed.deserialize(Unreadable(entry.value)),
+        };
+        value.map_err(|error| error.with("channel", entry.name))
+    }
+}
+
+/// A channel whose bytes are no MessagePack and cannot be made such: an error unless nobody asks for it.
+struct Unreadable<'a>(&'a ChannelValue);
+
+impl<'de> de::Deserializer<'de> for Unreadable<'_> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value> {
+        self.0.to_msgpack().and_then(|_| Err(Error::codec("the channel cannot be read")))
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        visitor.visit_unit()
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map struct enum identifier
     }
 }

@@ -120,7 +120,7 @@ fn types_of_users_decode_from_python_objects() {
     assert_eq!(object.trailing, ["model_validate_json".into()]);
     assert_eq!(from_msgpack::<Profile>(&model.to_msgpack().unwrap()).unwrap(), profile);
     let error = from_msgpack::<Profile>(&pair.to_msgpack().unwrap()).unwrap_err();
-    assert!(error.to_string().contains("found app.Pair, wanted app.models.Profile"), "{error}");
+    assert!(error.to_string().contains(r#"found="app.Pair", wanted="app.models.Profile""#), "{error}");
 
     let blob = |name: &str| vectors().into_iter().find(|vector| vector.name == name).unwrap().typed();
     assert_eq!(blob("bytes_top").decode::<Vec<u8>>().unwrap(), b"\x00\xff\x10abc");

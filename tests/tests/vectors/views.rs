@@ -63,7 +63,7 @@ fn scalars_and_sets_have_views() {
         assert_eq!((path.to_string().as_str(), Path::new(text)), (text, path));
     }
     let error = from_msgpack::<Set<i64>>(&bytes_of("frozenset")).unwrap_err();
-    assert!(error.to_string().contains("found builtins.frozenset, wanted builtins.set"), "{error}");
+    assert!(error.to_string().contains(r#"found="builtins.frozenset", wanted="builtins.set""#), "{error}");
 }
 
 #[test]
