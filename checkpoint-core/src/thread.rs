@@ -15,6 +15,9 @@ use crate::{
 /// The channel that records that a task finished without writing anything.
 const NO_WRITES: &str = "__no_writes__";
 
+/// The metadata by which LangGraph knows when a delta channel is due for a snapshot.
+const COUNTERS: &str = "counters_since_delta_snapshot";
+
 /// What stands before a task's name in its path: LangGraph's mark for a task that a trigger started.
 const PATH_PREFIX: &str = "~__pregel_pull, ";
 
@@ -200,13 +203,29 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     async fn store(&self, source: &str, on: Option<&Snapshot>, values: ChannelValues) -> Result<Snapshot> {
         let step = on.map_or(-1, |on| on.step().saturating_add(1));
         let mut checkpoint = Checkpoint::new(step);
+        let mut metadata = CheckpointMetadata::new(source, step);
         let mut config = self.config.clone();
         if let Some(on) = on {
-            let Checkpoint { channel_values, channel_versions, versions_seen, .. } =
-                on.tuple.checkpoint.clone();
-            checkpoint.channel_values = channel_values;
-            checkpoint.channel_versions = channel_versions;
-            checkpoint.versions_seen = versions_seen;
+            let old = &on.tuple.checkpoint;
+            if old.is_sealed() {
+                return Err(Error::crypto(
+                    "the state could not be opened, so nothing can follow it; give the saver a cipher with its key",
+                )
+                .with("checkpoint_id", on.id()));
+            }
+            // Also what this program does not know, and the version by which LangGraph brings old formats up to date.
+            checkpoint = Checkpoint { id: checkpoint.id, ts: checkpoint.ts, ..old.clone() };
+            checkpoint.updated_channels = None;
+            checkpoint.extra.shift_remove("updated_channels");
+            if source == "loop" {
+                // Old versions kept the step's tasks here; the step is over.
+                checkpoint.extra.shift_remove("pending_sends");
+            }
+            for key in ["parents", COUNTERS] {
+                if let Some(value) = on.tuple.metadata.get(key) {
+                    metadata.insert(key, value.clone());
+                }
+            }
             config = config.with_checkpoint_id(on.id().clone());
         }
         if source == "input" {
@@ -229,7 +248,6 @@ impl<S: BaseCheckpointSaver> Thread<S> {
             updated.sort_unstable();
             checkpoint.updated_channels = Some(updated);
         }
-        let metadata = CheckpointMetadata::new(source, step);
         let stored = self.saver.put(&config, &checkpoint, &metadata, &new_versions).await?;
         let parent = on.map(|on| on.id().clone());
         let tuple = CheckpointTuple::new(stored, checkpoint, metadata.merged(&config), parent, Vec::new());
@@ -452,6 +470,71 @@ mod tests {
         assert_eq!(ids, [fork.id().clone(), second.id().clone(), first.id().clone()]);
         let input = thread.begin(&State { topic: "next".into(), ..start() }).await.unwrap();
         assert_eq!((input.step(), input.parent_id()), (1, Some(fork.id())));
+    }
+
+    #[tokio::test]
+    async fn what_follows_keeps_what_langgraph_needs() {
+        let saver = InMemorySaver::new();
+        // As old versions of LangGraph left it: it renames the channels of what says `v` 1.
+        let old = Checkpoint {
+            v: 1,
+            extra: [("pending_sends".into(), ChannelValue::encode(&["x"]).unwrap())].into_iter().collect(),
+            ..Checkpoint::new(0).with_channel("start:n", 1, "1")
+        };
+        let counters = Value::Map(vec![("log".into(), Value::Array(vec![3.into(), 4.into()]))]);
+        let parents = Value::Map(vec![("".into(), "id".into())]);
+        let metadata = CheckpointMetadata::new("loop", 0)
+            .with("parents", parents.clone())
+            .with(COUNTERS, counters.clone())
+            .with("writes", "of that step");
+        saver.put(&CheckpointConfig::new("t"), &old, &metadata, &old.channel_versions).await.unwrap();
+        let thread = saver.thread("t");
+        let at = thread.latest().await.unwrap().unwrap();
+        let fork = thread.fork(&at).await.unwrap();
+        let checkpoint = &fork.tuple().checkpoint;
+        assert_eq!((checkpoint.v, &checkpoint.extra), (1, &old.extra));
+        assert!(checkpoint.id > old.id && checkpoint.ts >= old.ts);
+        let metadata = &fork.tuple().metadata;
+        assert_eq!((metadata.get("parents"), metadata.get(COUNTERS)), (Some(&parents), Some(&counters)));
+        assert_eq!((metadata.source(), metadata.get("writes")), (Some("fork"), None));
+        let next = thread.commit(&at, &std::collections::BTreeMap::from([("a", 1)])).await.unwrap();
+        assert_eq!((next.tuple().checkpoint.v, next.tuple().checkpoint.extra.len()), (1, 0));
+    }
+
+    #[tokio::test]
+    async fn nothing_follows_a_state_that_could_not_be_opened() {
+        let thread = InMemorySaver::new().thread("t");
+        let first = thread.begin(&start()).await.unwrap();
+        let ciphertext = crate::TypedBytes::new("msgpack+aes", &b"..."[..]);
+        let mut shut = first.clone();
+        shut.tuple.checkpoint = Checkpoint::sealed(first.id().clone(), ciphertext);
+        for error in [
+            thread.fork(&shut).await.unwrap_err(),
+            thread.update(&shut, &start()).await.unwrap_err(),
+            thread.commit(&shut, &start()).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Crypto, "{error}");
+        }
+        assert_eq!(thread.latest().await.unwrap().unwrap().id(), first.id());
+    }
+
+    #[test]
+    fn channels_that_nobody_reads_need_not_be_readable() {
+        #[derive(Debug, Deserialize)]
+        struct View {
+            topic: String,
+        }
+        #[derive(Debug, Deserialize)]
+        struct Both {
+            #[serde(rename = "old")]
+            _old: Value,
+        }
+        let pickled = ChannelValue::Blob(crate::TypedBytes::new("pickle", &b"\x80"[..]));
+        let values: ChannelValues =
+            [("old".into(), pickled), ("topic".into(), "rust".into())].into_iter().collect();
+        assert_eq!(decode::from_channels::<View>(&values).unwrap().topic, "rust");
+        let error = decode::from_channels::<Both>(&values).unwrap_err();
+        assert!(error.to_string().contains("pickle") && error.to_string().contains("old"), "{error}");
     }
 
     #[tokio::test]
