@@ -8,7 +8,7 @@ use crate::failure::EXIT_CODES;
 
 /// Look at the checkpoints of agents, and take care of them.
 #[derive(Debug, Parser)]
-#[command(name = "ckpt", version, max_term_width = 100, after_help = "\
+#[command(name = "ckpt", version, max_term_width = 100, arg_required_else_help = true, after_help = "\
 Examples:
   ckpt demo
   ckpt --url sqlite:agents.sqlite threads
@@ -22,9 +22,11 @@ pub(crate) struct Arguments {
 
 /// What every command takes.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
 pub(crate) struct Options {
     /// The database: `sqlite:PATH`.
-    #[arg(long, env = "CKPT_URL", global = true, value_name = "URL")]
+    // The value of the variable may hold a password.
+    #[arg(long, env = "CKPT_URL", hide_env_values = true, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
     /// A file with the AES key as raw bytes (16, 24 or 32), in place of `LANGGRAPH_AES_KEY`.
     #[arg(long, global = true, value_name = "FILE")]
@@ -102,8 +104,10 @@ Examples:
     CopyThread {
         /// The thread to copy.
         source: String,
-        /// The id of the copy. What it has under other checkpoint ids stays.
+        /// The id of the copy. If there is such a thread, `ckpt` asks before it mixes the two.
         target: String,
+        #[command(flatten)]
+        consent: Consent,
     },
     /// Delete a thread with everything in it.
     #[command(after_help = "Example:\n  ckpt delete-thread my-thread --yes")]
@@ -133,6 +137,9 @@ Examples:
         consent: Consent,
     },
     /// Run the conformance suite on the database, on threads of its own.
+    ///
+    /// The threads are deleted afterwards. A SQLite file grows by some 200 MB and stays so: use one of its own. Ctrl-C
+    /// stops after the case that runs.
     #[command(
         after_help = "Examples:\n  ckpt --url sqlite:/tmp/try.sqlite conformance\n  ckpt conformance prune"
     )]

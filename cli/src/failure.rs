@@ -19,7 +19,11 @@ Exit codes:
   3  no such thread, checkpoint, namespace or channel
   4  the tables are missing or of another version: run `ckpt setup`, or update ckpt
   5  unreachable, locked or too slow: try again
-  6  a value could not be opened: no key, the wrong key, or altered bytes";
+  6  a value could not be opened: no key, the wrong key, or altered bytes
+  130  interrupted";
+
+/// How a key is given.
+pub(crate) const GIVE_KEY: &str = "keys are given by LANGGRAPH_AES_KEY, --key-file or --gcm-key";
 
 /// A line to print and the code to exit with.
 #[derive(Debug)]
@@ -48,6 +52,16 @@ impl Failure {
         Self::new(3, line)
     }
 
+    /// A value is encrypted, and there is no key.
+    pub(crate) fn sealed(line: impl Display) -> Self {
+        Self::new(6, line)
+    }
+
+    /// The user had enough.
+    pub(crate) fn interrupted(line: impl Display) -> Self {
+        Self::new(130, line)
+    }
+
     /// Prints the line. The reader of a pipe who has seen enough is no failure.
     pub(crate) fn report(self) -> ExitCode {
         if self.code == 0 {
@@ -73,12 +87,23 @@ impl From<Error> for Failure {
             ErrorKind::Crypto => 6,
             _ => 1,
         };
-        let mut line = error.to_string();
+        // The library speaks to programs.
+        let mut line = error.to_string().replacen("run setup()", "run `ckpt setup`", 1);
         let mut source = std::error::Error::source(&error);
+        let mut last = String::new();
         while let Some(cause) = source {
-            line.push_str(": ");
-            line.push_str(&cause.to_string());
+            let text = cause.to_string();
+            // Some drivers say the same again with a number before it.
+            if last.is_empty() || !text.ends_with(&last) {
+                line.push_str(": ");
+                line.push_str(&text);
+            }
+            last = text;
             source = cause.source();
+        }
+        if error.kind() == ErrorKind::Crypto {
+            line.push_str("; ");
+            line.push_str(GIVE_KEY);
         }
         Self::new(code, line)
     }

@@ -43,12 +43,19 @@ pub(crate) fn url(options: &Options) -> Result<&str> {
 
 /// Opens a URL.
 pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<Saver> {
+    if url.is_empty() {
+        return Err(Failure::usage(format!("the URL is empty; this ckpt opens {KNOWN}")));
+    }
     let Some((scheme, rest)) = url.split_once(':') else {
         return Err(Failure::usage(format!("{} is no URL; this ckpt opens {KNOWN}", clean(url))));
     };
     match scheme {
         "sqlite" => {
-            let mut builder = SqliteSaver::builder(rest.strip_prefix("//").unwrap_or(rest));
+            let path = rest.strip_prefix("//").unwrap_or(rest);
+            if path.is_empty() || path == ":memory:" {
+                return Err(Failure::usage("the URL names no file; give it as sqlite:PATH"));
+            }
+            let mut builder = SqliteSaver::builder(path);
             if let Some(cipher) = cipher {
                 builder = builder.cipher(cipher);
             }
@@ -64,8 +71,13 @@ pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<
 /// The keys: from files, else from the environment.
 fn cipher(options: &Options) -> Result<Option<Cipher>> {
     let aes = match &options.key_file {
-        Some(file) => Some(key(file)?),
-        None => std::env::var_os(AES_KEY_VARIABLE).map(std::ffi::OsString::into_encoded_bytes),
+        Some(file) => Some((key(file)?, format!("the key file {}", file.display()))),
+        None => std::env::var_os(AES_KEY_VARIABLE)
+            .map(|key| (key.into_encoded_bytes(), AES_KEY_VARIABLE.to_owned())),
+    };
+    let named = |from: &str| {
+        let from = from.to_owned();
+        move |error: checkpoint_core::Error| Failure::usage(format!("{from}: {error}"))
     };
     let mut cipher: Option<Cipher> = None;
     for given in &options.gcm_key {
@@ -73,14 +85,15 @@ fn cipher(options: &Options) -> Result<Option<Cipher>> {
             Failure::usage("--gcm-key takes ID=FILE: the key's id, and a file with its 32 bytes")
         })?;
         let key = key(Path::new(file))?;
-        cipher = Some(match cipher {
-            None => Cipher::aes_gcm(id, &key)?,
-            Some(cipher) => cipher.and_open_aes_gcm(id, &key)?,
-        });
+        let next = match cipher {
+            None => Cipher::aes_gcm(id, &key),
+            Some(cipher) => cipher.and_open_aes_gcm(id, &key),
+        };
+        cipher = Some(next.map_err(named(&format!("--gcm-key {given}")))?);
     }
     Ok(match (cipher, aes) {
-        (Some(cipher), Some(key)) => Some(cipher.and_open_aes(&key)?),
-        (None, Some(key)) => Some(Cipher::aes(&key)?),
+        (Some(cipher), Some((key, from))) => Some(cipher.and_open_aes(&key).map_err(named(&from))?),
+        (None, Some((key, from))) => Some(Cipher::aes(&key).map_err(named(&from))?),
         (cipher, None) => cipher,
     })
 }

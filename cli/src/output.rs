@@ -51,6 +51,11 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
         .into()
 }
 
+/// The id of a thread for people: an empty one is still to be seen.
+pub(crate) fn thread(thread_id: &str) -> Cow<'_, str> {
+    if thread_id.is_empty() { Cow::Borrowed("''") } else { clean(thread_id) }
+}
+
 /// The name of a namespace for people.
 pub(crate) fn namespace(checkpoint_ns: &str) -> Cow<'_, str> {
     if checkpoint_ns.is_empty() { Cow::Borrowed("(root)") } else { clean(checkpoint_ns) }

@@ -128,6 +128,7 @@ fn show_decodes_every_checkpoint() {
 fn what_is_not_there_is_said_with_what_is() {
     let golden = Golden::new();
     assert!(failure(&golden.run(&["history", "nobody"]), 3).contains("nobody"));
+    assert!(failure(&golden.run(&["history", ""]), 3).contains("''"));
     assert!(failure(&golden.run(&["history", "rich-1", "--ns", "x"]), 3).contains("sub:c126881c"));
     assert!(failure(&golden.run(&["show", "rich-1", "no-such-id"]), 3).contains("no-such-id"));
     assert!(failure(&golden.run(&["show", "rich-1", "--channel", "x"]), 3).contains("messages"));
@@ -144,7 +145,11 @@ fn wrong_urls_keys_and_files_have_their_codes() {
     assert!(failure(&run(&["threads"]), 2).contains("CKPT_URL"));
     assert!(failure(&run(&["threads", "--url", "redis://:secret@host"]), 2).contains("sqlite:PATH"));
     assert!(!failure(&run(&["threads", "--url", "redis://:secret@host"]), 2).contains("secret"));
-    assert!(failure(&run(&["threads", "--url", &at("missing")]), 4).contains("setup"));
+    assert!(failure(&run(&["threads", "--url", &at("missing")]), 4).contains("`ckpt setup`"));
+    assert!(failure(&run(&["threads", "--url", ""]), 2).contains("sqlite:PATH"));
+    for no_file in ["sqlite:", "sqlite://", "sqlite::memory:"] {
+        assert!(failure(&run(&["setup", "--url", no_file]), 2).contains("sqlite:PATH"));
+    }
     assert!(!directory.path().join("missing").exists(), "a read creates nothing");
     std::fs::write(directory.path().join("short"), [0; 15]).unwrap();
     let short = directory.path().join("short");
@@ -153,7 +158,8 @@ fn wrong_urls_keys_and_files_have_their_codes() {
             .contains("15")
     );
     std::fs::write(directory.path().join("text"), "this is a letter, not a database ".repeat(100)).unwrap();
-    failure(&run(&["threads", "--url", &at("text")]), 1);
+    let damaged = failure(&run(&["threads", "--url", &at("text")]), 1);
+    assert_eq!(damaged.matches("file is not a database").count(), 1, "{damaged}");
 }
 
 #[test]
@@ -163,7 +169,14 @@ fn an_encrypted_thread_shows_what_is_clear_without_its_key() {
     assert!(!rows.is_empty());
     assert!(rows.iter().all(|row| row["encrypted"] == true && row["step"].is_i64() && row["ts"].is_string()));
     assert!(golden.text(&["history", "enc-1"]).contains("encrypted, no key"));
-    assert!(golden.text(&["show", "enc-1"]).contains("give the key"));
+    assert!(golden.text(&["show", "enc-1"]).contains("--key-file"));
+    // One channel is asked for by programs: what is no value is not printed as one.
+    for arguments in
+        [&["show", "enc-1", "--channel", "secret"][..], &["show", "enc-1", "--channel", "x", "--json"]]
+    {
+        let output = golden.run(arguments);
+        assert!(failure(&output, 6).contains("LANGGRAPH_AES_KEY") && output.stdout.is_empty());
+    }
 
     let key = key_file(golden.directory.path());
     let opened = golden.lines(&["show", "enc-1", "--json", "--key-file", key.to_str().unwrap()]);
@@ -174,7 +187,15 @@ fn an_encrypted_thread_shows_what_is_clear_without_its_key() {
         .env("LANGGRAPH_AES_KEY", "0123456789abcdef")
         .output()
         .unwrap();
-    failure(&by_variable, 6);
+    assert!(failure(&by_variable, 6).contains("--key-file"));
+    let newline = golden.directory.path().join("newline");
+    std::fs::write(&newline, b"0123456789abcdef\n").unwrap();
+    for arguments in [
+        ["show", "enc-1", "--key-file", newline.to_str().unwrap()],
+        ["show", "enc-1", "--gcm-key", &format!("k={}", newline.display())],
+    ] {
+        assert!(failure(&golden.run(&arguments), 2).contains("newline"), "the file is named");
+    }
 }
 
 #[test]
@@ -190,6 +211,10 @@ fn threads_are_copied_pruned_and_deleted() {
     assert_eq!(golden.lines(&["setup", "--json"])[0]["ready"], true);
     golden.text(&["copy-thread", "rich-1", "copy"]);
     assert_eq!(golden.lines(&["history", "copy", "--json"]).len(), 19);
+    // Two histories are mixed only by who means it.
+    assert!(failure(&golden.run(&["copy-thread", "func-1", "copy"]), 2).contains("--yes"));
+    assert_eq!(golden.lines(&["history", "copy", "--json"]).len(), 19);
+    golden.text(&["copy-thread", "rich-1", "copy", "--yes"]);
     // Not on a terminal, so nobody can be asked.
     assert!(failure(&golden.run(&["prune", "copy"]), 2).contains("--yes"));
     assert!(failure(&golden.run(&["delete-thread", "copy"]), 2).contains("--yes"));
@@ -228,6 +253,102 @@ fn stored_text_does_not_steer_the_terminal() {
         let text = golden.text(arguments);
         assert!(!text.contains('\u{7}') && text.contains("\\u{7}\\u{1b}[2J"), "{text}");
     }
+}
+
+#[test]
+fn help_does_not_show_the_url_that_is_set() {
+    for arguments in [&["--help"][..], &["history", "-h"]] {
+        let output = ckpt().env("CKPT_URL", "sqlite:secret").args(arguments).output().unwrap();
+        let help = text(&output);
+        assert!(help.contains("CKPT_URL") && !help.contains("secret"), "{help}");
+    }
+    let alone = ckpt().output().unwrap();
+    let help = String::from_utf8(alone.stderr).unwrap();
+    assert!(help.contains("ckpt demo") && !help.contains("demo-agent"), "{help}");
+    assert_eq!(alone.status.code(), Some(2));
+}
+
+#[test]
+fn what_a_step_changed_is_not_guessed_without_its_parent() {
+    let golden = Golden::new();
+    let newest = golden.text(&["history", "rich-1", "--limit", "1"]);
+    assert!(newest.contains("(parent not shown)") && !newest.contains("messages"), "{newest}");
+    assert!(!golden.text(&["history", "rich-1"]).contains("(parent not shown)"));
+}
+
+/// A service account reads what another one wrote and protects.
+#[test]
+#[cfg(unix)]
+fn a_file_in_a_read_only_directory_is_read() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+
+    const NOBODY: u32 = 65534;
+    let golden = Golden::new();
+    let directory = golden.directory.path();
+    let allow = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    // Another user has to reach the binary as well.
+    let binary = directory.join("ckpt");
+    std::fs::copy(env!("CARGO_BIN_EXE_ckpt"), &binary).unwrap();
+    allow(&binary, 0o555);
+    allow(&golden.path, 0o444);
+    allow(directory, 0o555);
+    let run = |arguments: &[&str]| {
+        let mut ckpt = Command::new(&binary);
+        ckpt.env_remove("LANGGRAPH_AES_KEY").env("CKPT_URL", format!("sqlite:{}", golden.path.display()));
+        // For root, permissions do not count.
+        if rustix::process::geteuid().is_root() {
+            ckpt.uid(NOBODY).gid(NOBODY);
+        }
+        ckpt.args(arguments).stdin(Stdio::null()).output()
+    };
+    let history = match run(&["history", "rich-1", "--json"]) {
+        Ok(history) => history,
+        Err(error) => {
+            allow(directory, 0o755);
+            eprintln!("skipped: no process of another user can be started: {error}");
+            return;
+        }
+    };
+    let shown = run(&["show", "rich-1"]).unwrap();
+    let deleted = run(&["delete-thread", "rich-1", "--yes"]).unwrap();
+    let left = std::fs::read_dir(directory).unwrap().count();
+    allow(directory, 0o755);
+    assert_eq!(text(&history).lines().count(), 19);
+    assert!(text(&shown).contains("messages"));
+    assert!(failure(&deleted, 2).contains("read-only"));
+    assert_eq!(left, 2, "nothing was made beside the file and the binary");
+}
+
+#[test]
+#[cfg(unix)]
+fn an_interrupted_suite_leaves_no_threads() {
+    use std::io::BufRead;
+
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", directory.path().join("own.sqlite").display());
+    let mut child = ckpt()
+        .args(["--url", &url, "conformance", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    // Each case is shown as it ends.
+    out.read_line(&mut line).unwrap();
+    assert!(line.contains("passed"), "{line}");
+    let id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(failure(&output, 130).contains("interrupted"));
+    assert!(rest.lines().last().unwrap().contains("\"failed\":0"), "{rest}");
+    let threads = ckpt().args(["--url", &url, "threads", "--json"]).output().unwrap();
+    assert_eq!(text(&threads), "");
 }
 
 #[test]
@@ -273,6 +394,9 @@ fn the_demo_resumes_what_was_killed() {
     // The log that the tasks wrote says so too.
     let log = std::fs::read_to_string(directory.path().join("started-tasks.txt")).unwrap();
     assert_eq!(log.lines().filter(|line| *line == "climate").count(), 1);
+    let file = directory.path().join("started-tasks.txt");
+    let no_folder = ckpt().arg("demo").arg("--dir").arg(&file).output().unwrap();
+    assert!(failure(&no_folder, 2).contains("started-tasks.txt"));
     // It does not run over an older one.
     assert!(failure(&run(&[]), 2).contains("--dir"));
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use checkpoint_conformance::{Facility, OpenOptions, Outcome, Saver, Target, run_cases, saver_cases};
 use checkpoint_core::{Error, ErrorKind, async_trait};
@@ -48,11 +49,12 @@ pub(crate) async fn run(options: &Options, filter: Option<String>) -> Result<()>
     if total == 0 {
         return Err(Failure::not_found("no case has such a name"));
     }
+    let stop = stop_when_interrupted();
     let bar = progress(Some(u64::try_from(total).unwrap_or(u64::MAX)), "cases run");
-    let mut out = Vec::new();
+    let mut printed = Ok(());
     let report = run_cases(
         Arc::new(Url(url)),
-        |case| chosen(case.name()),
+        |case| chosen(case.name()) && !stop.load(Ordering::Relaxed),
         |case, outcome| {
             bar.inc(1);
             let (style, word, why) = match outcome {
@@ -61,23 +63,33 @@ pub(crate) async fn run(options: &Options, filter: Option<String>) -> Result<()>
                 Outcome::Ignored(reason) => (DIM, "ignored", reason.clone()),
                 _ => (DIM, "unknown", String::new()),
             };
-            out.push((style, word, case.name().to_owned(), why));
+            let name = case.name();
+            // Shown at once: a run takes a while, and a reader who has seen enough ends it.
+            let print = || -> Result<()> {
+                let mut stdout = stdout();
+                if options.json {
+                    let why = (!why.is_empty()).then_some(&why);
+                    json_line(&mut stdout, &json!({ "case": name, "outcome": word, "why": why }))?;
+                } else {
+                    let word = styled(style, format!("{word:<7}"));
+                    let why = if why.is_empty() { String::new() } else { format!(" {}", styled(DIM, &why)) };
+                    writeln!(stdout, "{word} {name}{why}")?;
+                }
+                Ok(stdout.flush()?)
+            };
+            if printed.is_ok() {
+                printed = bar.suspend(print);
+            }
+            if printed.is_err() {
+                stop.store(true, Ordering::Relaxed);
+            }
         },
     )
     .await
     .map_err(Failure::failed)?;
     bar.finish_and_clear();
+    printed?;
     let mut stdout = stdout();
-    for (style, word, name, why) in out {
-        if options.json {
-            json_line(
-                &mut stdout,
-                &json!({ "case": name, "outcome": word, "why": (!why.is_empty()).then_some(why) }),
-            )?;
-        } else {
-            writeln!(stdout, "{} {name} {}", styled(style, format!("{word:<7}")), styled(DIM, why))?;
-        }
-    }
     let counts = (report.passed.len(), report.failed.len(), report.ignored.len());
     if options.json {
         json_line(&mut stdout, &json!({ "passed": counts.0, "failed": counts.1, "ignored": counts.2 }))?;
@@ -85,5 +97,25 @@ pub(crate) async fn run(options: &Options, filter: Option<String>) -> Result<()>
         writeln!(stdout, "{} passed, {} failed, {} ignored", counts.0, counts.1, counts.2)?;
     }
     stdout.flush()?;
-    if report.is_success() { Ok(()) } else { Err(Failure::failed(format!("{} cases failed", counts.1))) }
+    let run = counts.0 + counts.1 + counts.2;
+    match counts.1 {
+        _ if run < total => Err(Failure::interrupted(format!("interrupted after {run} of {total} cases"))),
+        0 => Ok(()),
+        1 => Err(Failure::failed("1 case failed")),
+        several => Err(Failure::failed(format!("{several} cases failed"))),
+    }
+}
+
+/// Becomes true at Ctrl-C: the case that runs then still deletes its threads. A second Ctrl-C ends the process.
+fn stop_when_interrupted() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stop);
+    tokio::spawn(async move {
+        while tokio::signal::ctrl_c().await.is_ok() {
+            if asked.swap(true, Ordering::Relaxed) {
+                std::process::exit(130);
+            }
+        }
+    });
+    stop
 }

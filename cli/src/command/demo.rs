@@ -151,7 +151,8 @@ fn folder(dir: Option<PathBuf>) -> Result<PathBuf> {
     let Some(dir) = dir else {
         return Ok(tempfile::Builder::new().prefix("ckpt-demo-").tempdir()?.keep());
     };
-    std::fs::create_dir_all(&dir)?;
+    std::fs::create_dir_all(&dir)
+        .map_err(|error| Failure::usage(format!("the folder {} cannot be made: {error}", dir.display())))?;
     if dir.join(DATABASE).exists() {
         return Err(Failure::usage(format!("{} holds a demo already; give another --dir", dir.display())));
     }

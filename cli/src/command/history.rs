@@ -11,7 +11,7 @@ use super::nothing_in;
 use crate::failure::Result;
 use crate::open::Saver;
 use crate::output::{
-    BAD, BOLD, DIM, GOOD, ID, NAME, clean, json_line, namespace, progress, stdout, styled, time,
+    self, BAD, BOLD, DIM, GOOD, ID, NAME, clean, json_line, namespace, progress, stdout, styled, time,
 };
 
 /// How many names of changed channels stand on a line.
@@ -197,7 +197,7 @@ impl Tree {
         writeln!(
             out,
             "{} {}",
-            styled(BOLD, clean(thread)),
+            styled(BOLD, output::thread(thread)),
             styled(
                 DIM,
                 format!(
@@ -285,7 +285,11 @@ impl Tree {
             _ => "●",
         };
         let step = node.step.map_or_else(|| "-".to_owned(), |step| step.to_string());
-        let changed = if node.sealed { styled(BAD, "encrypted, no key") } else { self.changed(node) };
+        let changed = match (node.sealed, self.changed(node)) {
+            (true, _) => styled(BAD, "encrypted, no key"),
+            (false, Some(changed)) => changed,
+            (false, None) => styled(DIM, "(parent not shown)"),
+        };
         format!(
             "{mark} {step:>3} {} {} {} {changed}",
             styled(GOOD, format!("{:<6}", node.source)),
@@ -294,8 +298,9 @@ impl Tree {
         )
     }
 
-    /// The channels that the step changed: as it says itself, or else by comparing versions with the parent.
-    fn changed(&self, node: &Node) -> String {
+    /// The channels that the step changed: as it says itself, or else by comparing versions with the parent. `None` when
+    /// that is pruned, or beyond the limit.
+    fn changed(&self, node: &Node) -> Option<String> {
         let parent =
             node.parent.as_ref().and_then(|id| self.nodes.get(&(node.checkpoint_ns.clone(), id.clone())));
         let by_version = || {
@@ -306,6 +311,9 @@ impl Tree {
                 .filter(|(channel, version)| old.is_none_or(|old| old.get(*channel) != Some(version)));
             changed.map(|(channel, _)| channel.clone()).collect()
         };
+        if node.updated.is_none() && node.parent.is_some() && parent.is_none() {
+            return None;
+        }
         let mut names: Vec<Str> = node.updated.clone().unwrap_or_else(by_version);
         names.sort_unstable();
         let more = names.len().saturating_sub(NAMES);
@@ -313,7 +321,7 @@ impl Tree {
         if more > 0 {
             shown.push(format!("and {more} more").into());
         }
-        styled(NAME, shown.join(", "))
+        Some(styled(NAME, shown.join(", ")))
     }
 }
 

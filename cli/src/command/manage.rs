@@ -6,11 +6,11 @@ use checkpoint_core::{PruneStrategy, ThreadQuery};
 use futures_util::TryStreamExt;
 use serde_json::json;
 
-use super::require_thread;
+use super::{has_thread, require_thread};
 use crate::arguments::Strategy;
 use crate::failure::{Failure, Result};
 use crate::open::Saver;
-use crate::output::{clean, confirm, json_line, progress, stdout};
+use crate::output::{self, confirm, json_line, progress, stdout};
 
 /// Says what was done, in the form that was asked for.
 fn done(json: bool, result: &serde_json::Value, sentence: &str) -> Result<()> {
@@ -27,7 +27,7 @@ fn require_consent(yes: bool, question: &str) -> Result<()> {
     if yes || confirm(question)? {
         Ok(())
     } else {
-        Err(Failure::usage("nothing was deleted; --yes says that you mean it"))
+        Err(Failure::usage("nothing was changed; --yes says that you mean it"))
     }
 }
 
@@ -36,21 +36,31 @@ pub(crate) async fn setup(saver: &Saver, json: bool) -> Result<()> {
     done(json, &json!({ "backend": saver.backend(), "ready": true }), "The tables are ready.")
 }
 
-pub(crate) async fn copy_thread(saver: &Saver, source: &str, target: &str, json: bool) -> Result<()> {
+pub(crate) async fn copy_thread(
+    saver: &Saver,
+    source: &str,
+    target: &str,
+    yes: bool,
+    json: bool,
+) -> Result<()> {
     if source == target {
         return Err(Failure::usage("the copy needs another id than the thread"));
     }
     require_thread(saver, source).await?;
+    if has_thread(saver, target).await? {
+        let target = output::thread(target);
+        require_consent(yes, &format!("There is a thread {target} already. Mix the copy into its history?"))?;
+    }
     saver.copy_thread(source, target).await?;
-    let sentence = format!("Copied {} to {}.", clean(source), clean(target));
+    let sentence = format!("Copied {} to {}.", output::thread(source), output::thread(target));
     done(json, &json!({ "copied": source, "to": target }), &sentence)
 }
 
 pub(crate) async fn delete_thread(saver: &Saver, thread: &str, yes: bool, json: bool) -> Result<()> {
     require_thread(saver, thread).await?;
-    require_consent(yes, &format!("Delete everything of thread {}?", clean(thread)))?;
+    require_consent(yes, &format!("Delete everything of thread {}?", output::thread(thread)))?;
     saver.delete_thread(thread).await?;
-    done(json, &json!({ "deleted": thread }), &format!("Deleted {}.", clean(thread)))
+    done(json, &json!({ "deleted": thread }), &format!("Deleted {}.", output::thread(thread)))
 }
 
 pub(crate) async fn prune(

@@ -16,7 +16,7 @@ use futures_util::TryStreamExt;
 use crate::arguments::{Arguments, Command};
 use crate::failure::{Failure, Result};
 use crate::open::{Saver, Sealed, saver};
-use crate::output::{clean, namespace, stdout};
+use crate::output::{self, namespace, stdout};
 
 pub(crate) async fn run(arguments: Arguments) -> Result<()> {
     let Arguments { options, command } = arguments;
@@ -35,8 +35,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
             let asked = show::Asked { thread, id, channel, ns };
             show::run(&saver(&options, Sealed::Keep)?, &asked, options.json).await
         }
-        Command::CopyThread { source, target } => {
-            manage::copy_thread(&saver(&options, Sealed::Refuse)?, &source, &target, options.json).await
+        Command::CopyThread { source, target, consent } => {
+            let saver = saver(&options, Sealed::Refuse)?;
+            manage::copy_thread(&saver, &source, &target, consent.yes, options.json).await
         }
         Command::DeleteThread { thread, consent } => {
             manage::delete_thread(&saver(&options, Sealed::Refuse)?, &thread, consent.yes, options.json).await
@@ -75,24 +76,28 @@ async fn nothing_in(saver: &Saver, thread: &str, ns: Option<&str>) -> Failure {
     match ns {
         Some(ns) if !namespaces.is_empty() => Failure::not_found(format!(
             "thread {} has no namespace {}; it has: {}",
-            clean(thread),
+            output::thread(thread),
             namespace(ns),
             namespaces.join(", ")
         )),
         _ => Failure::not_found(format!(
             "there is no thread {}; `ckpt threads` lists those there are",
-            clean(thread)
+            output::thread(thread)
         )),
     }
 }
 
 /// Fails unless the thread has a checkpoint.
 async fn require_thread(saver: &Saver, thread: &str) -> Result<()> {
+    if has_thread(saver, thread).await? { Ok(()) } else { Err(nothing_in(saver, thread, None).await) }
+}
+
+/// Whether the thread has a checkpoint.
+async fn has_thread(saver: &Saver, thread: &str) -> Result<bool> {
     match saver.list_first(ListQuery::thread(thread)).await {
-        Ok(Some(_)) => Ok(()),
-        Ok(None) => Err(nothing_in(saver, thread, None).await),
+        Ok(found) => Ok(found.is_some()),
         // A value that cannot be opened is one that is there.
-        Err(error) if error.kind() == checkpoint_core::ErrorKind::Crypto => Ok(()),
+        Err(error) if error.kind() == checkpoint_core::ErrorKind::Crypto => Ok(true),
         Err(error) => Err(error.into()),
     }
 }

@@ -10,9 +10,11 @@ use serde_json::{Map, Value as Json, json};
 
 use super::history::task;
 use super::nothing_in;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, GIVE_KEY, Result};
 use crate::open::Saver;
-use crate::output::{BAD, BOLD, DIM, GOOD, ID, NAME, clean, json_line, namespace, stdout, styled, time};
+use crate::output::{
+    self, BAD, BOLD, DIM, GOOD, ID, NAME, clean, json_line, namespace, stdout, styled, time,
+};
 
 /// What was asked for.
 #[derive(Debug)]
@@ -36,6 +38,9 @@ pub(crate) async fn run(saver: &Saver, asked: &Asked, json: bool) -> Result<()> 
             clean(channel),
             known.join(", ")
         )));
+    }
+    if asked.channel.is_some() && checkpoint.is_sealed() {
+        return Err(Failure::sealed(format!("the values are encrypted; {GIVE_KEY}")));
     }
     let mut out = stdout();
     if json {
@@ -68,7 +73,7 @@ async fn missing(saver: &Saver, asked: &Asked) -> Failure {
     match saver.list_first(ListQuery::thread(asked.thread.as_str())).await {
         Ok(Some(_)) => Failure::not_found(format!(
             "thread {} has no checkpoint {}{}; `ckpt history` lists those it has",
-            clean(&asked.thread),
+            output::thread(&asked.thread),
             clean(id),
             asked.ns.as_deref().map(|ns| format!(" in namespace {}", namespace(ns))).unwrap_or_default()
         )),
@@ -136,7 +141,7 @@ fn print(out: &mut impl Write, asked: &Asked, tuple: &CheckpointTuple) -> Result
     let checkpoint = &tuple.checkpoint;
     if asked.channel.is_none() {
         let field = |name: &str, value: String| format!("{} {value}", styled(DIM, format!("{name:<10}")));
-        writeln!(out, "{}", field("thread", styled(BOLD, clean(tuple.config.thread_id()))))?;
+        writeln!(out, "{}", field("thread", styled(BOLD, output::thread(tuple.config.thread_id()))))?;
         writeln!(out, "{}", field("namespace", namespace(tuple.config.checkpoint_ns()).into_owned()))?;
         writeln!(out, "{}", field("checkpoint", styled(ID, clean(&checkpoint.id))))?;
         let parent = tuple.parent_checkpoint_id().map_or_else(|| "none".into(), |id| clean(id).into_owned());
@@ -148,7 +153,7 @@ fn print(out: &mut impl Write, asked: &Asked, tuple: &CheckpointTuple) -> Result
         writeln!(out)?;
     }
     if checkpoint.is_sealed() {
-        writeln!(out, "{}", styled(BAD, "The values are encrypted; give the key to see them."))?;
+        writeln!(out, "{}", styled(BAD, format!("The values are encrypted; {GIVE_KEY}.")))?;
     }
     let mut several = false;
     for (name, value) in channels(asked, tuple) {

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::failure::Result;
 use crate::open::Saver;
-use crate::output::{DIM, clean, json_line, stdout, styled, time};
+use crate::output::{self, DIM, clean, json_line, stdout, styled, time};
 
 /// How many threads one table has: columns are fitted to the rows of one.
 const TABLE: usize = 200;
@@ -60,7 +60,7 @@ fn table(rows: &[ThreadInfo]) -> Table {
     for info in rows {
         let updated = time("", &info.latest_checkpoint_id);
         table.add_row([
-            clean(&info.thread_id).into_owned(),
+            output::thread(&info.thread_id).into_owned(),
             updated,
             clean(&info.latest_checkpoint_id).into_owned(),
         ]);
