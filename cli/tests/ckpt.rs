@@ -269,6 +269,26 @@ fn help_does_not_show_the_url_that_is_set() {
 }
 
 #[test]
+fn history_shows_what_is_newer_than_a_damaged_row() {
+    let golden = Golden::new();
+    let ids: Vec<_> = golden
+        .lines(&["history", "rich-1", "--ns", "", "--json"])
+        .iter()
+        .map(|row| row["checkpoint_id"].as_str().unwrap().to_owned())
+        .collect();
+    let connection = rusqlite::Connection::open(&golden.path).unwrap();
+    connection
+        .execute("UPDATE checkpoints SET checkpoint = x'c1' WHERE checkpoint_id = ?1", [&ids[3]])
+        .unwrap();
+    for form in [&["history", "rich-1", "--ns", ""][..], &["history", "rich-1", "--ns", "", "--json"]] {
+        let output = golden.run(form);
+        assert!(failure(&output, 1).contains(&ids[3]));
+        let shown = String::from_utf8(output.stdout).unwrap();
+        assert!(shown.contains(&ids[0]) && shown.contains(&ids[2]) && !shown.contains(&ids[4]), "{shown}");
+    }
+}
+
+#[test]
 fn what_a_step_changed_is_not_guessed_without_its_parent() {
     let golden = Golden::new();
     let newest = golden.text(&["history", "rich-1", "--limit", "1"]);

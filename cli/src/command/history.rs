@@ -34,7 +34,12 @@ pub(crate) async fn run(saver: &Saver, asked: Asked, json: bool) -> Result<()> {
     let mut nodes = Vec::new();
     let mut found = false;
     let bar = if json { indicatif::ProgressBar::hidden() } else { progress(None, "checkpoints read:") };
-    while let Some(tuple) = tuples.try_next().await? {
+    // What was read before a row that cannot be read is shown all the same.
+    let mut ended = Ok(());
+    while let Some(tuple) = tuples.try_next().await.unwrap_or_else(|error| {
+        ended = Err(error);
+        None
+    }) {
         found = true;
         bar.inc(1);
         if json {
@@ -44,13 +49,14 @@ pub(crate) async fn run(saver: &Saver, asked: Asked, json: bool) -> Result<()> {
         }
     }
     bar.finish_and_clear();
-    if !found && asked.limit != Some(0) {
+    if !found && ended.is_ok() && asked.limit != Some(0) {
         return Err(nothing_in(saver, &asked.thread, asked.ns.as_deref()).await);
     }
-    if !json {
+    if !json && (found || ended.is_ok()) {
         Tree::new(nodes).print(&mut out, &asked.thread)?;
     }
-    Ok(out.flush()?)
+    out.flush()?;
+    Ok(ended?)
 }
 
 fn line(tuple: &CheckpointTuple) -> Json {
