@@ -1,9 +1,11 @@
 //! `ckpt conformance`: the suite on a user's own database.
 
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use checkpoint_conformance::{Facility, OpenOptions, Outcome, Saver, Target, run_cases, saver_cases};
 use checkpoint_core::{Error, ErrorKind, async_trait};
@@ -49,7 +51,7 @@ pub(crate) async fn run(options: &Options, filter: Option<String>) -> Result<()>
     if total == 0 {
         return Err(Failure::not_found("no case has such a name"));
     }
-    let stop = stop_when_interrupted();
+    let stop = stop_when_interrupted().await;
     let bar = progress(Some(u64::try_from(total).unwrap_or(u64::MAX)), "cases run");
     let mut printed = Ok(());
     let report = run_cases(
@@ -107,15 +109,21 @@ pub(crate) async fn run(options: &Options, filter: Option<String>) -> Result<()>
 }
 
 /// Becomes true at Ctrl-C: the case that runs then still deletes its threads. A second Ctrl-C ends the process.
-fn stop_when_interrupted() -> Arc<AtomicBool> {
+async fn stop_when_interrupted() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
-    tokio::spawn(async move {
-        while tokio::signal::ctrl_c().await.is_ok() {
-            if asked.swap(true, Ordering::Relaxed) {
-                std::process::exit(130);
+    let mut first = Box::pin(tokio::signal::ctrl_c());
+    // The first poll takes the signal over; that has to be before a case runs.
+    let taken_over = poll_fn(|context| Poll::Ready(first.as_mut().poll(context))).await.is_pending();
+    if taken_over {
+        tokio::spawn(async move {
+            if first.await.is_ok() {
+                asked.store(true, Ordering::Relaxed);
+                if tokio::signal::ctrl_c().await.is_ok() {
+                    std::process::exit(130);
+                }
             }
-        }
-    });
+        });
+    }
     stop
 }
