@@ -375,7 +375,8 @@ fn an_interrupted_suite_leaves_no_threads() {
 fn completions_know_the_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let script = text(&ckpt().args(["completions", shell]).output().unwrap());
-        assert!(script.contains("copy-thread"), "{shell}");
+        assert!(script.contains("copy-thread") && script.contains("key-file"), "{shell}");
+        assert!(!script.contains("demo-agent"), "{shell}");
         assert!(script.contains("ckpt"));
     }
     let help = text(&ckpt().args(["--help"]).output().unwrap());

@@ -50,7 +50,14 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
         Command::Conformance { filter } => conformance::run(&options, filter).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "ckpt", &mut script);
+            // Some shells' scripts would offer hidden commands.
+            let all = Arguments::command();
+            let shown = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+            let mut ckpt = clap::Command::new("ckpt")
+                .version(env!("CARGO_PKG_VERSION"))
+                .args(all.get_arguments().cloned())
+                .subcommands(shown);
+            clap_complete::generate(shell, &mut ckpt, "ckpt", &mut script);
             let mut out = stdout();
             out.write_all(&script)?;
             Ok(out.flush()?)
