@@ -1,7 +1,7 @@
 //! Opening connections, and knowing when one must not be used any more.
 
 use std::cell::Cell;
-use std::io::ErrorKind as IoKind;
+use std::io::{ErrorKind as IoKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -245,6 +245,14 @@ pub(crate) fn open_to_read(config: &Config, file: FileId) -> Result<Open> {
             )
             .with_source(error));
         }
+        Err(error) if has_hot_journal(&config.path) => {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "a writer was broken off, and its half of a change cannot be undone on a read-only medium; \
+                 open the file once where it can be written to",
+            )
+            .with_source(error));
+        }
         Err(_) => {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
             let connection = connect(Path::new(&immutable_uri(&config.path)), flags, config)?;
@@ -280,10 +288,24 @@ fn cannot_share(error: &Error) -> bool {
     !is_busy(error) && matches!(code.extended_code & 0xff, ffi::SQLITE_CANTOPEN | ffi::SQLITE_READONLY)
 }
 
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
 fn has_log(path: &Path) -> bool {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    std::fs::metadata(log).is_ok_and(|metadata| metadata.len() > 0)
+    std::fs::metadata(beside(path, "-wal")).is_ok_and(|metadata| metadata.len() > 0)
+}
+
+/// Whether a rollback journal waits to be played back; one that has been is empty or begins with zeros.
+fn has_hot_journal(path: &Path) -> bool {
+    const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+    let mut head = [0; MAGIC.len()];
+    std::fs::File::open(beside(path, "-journal"))
+        .and_then(|mut journal| journal.read_exact(&mut head))
+        .is_ok()
+        && head == MAGIC
 }
 
 /// A URI for any path: every byte but the plainest is escaped.

@@ -171,6 +171,36 @@ async fn columns_with_defaults_are_borne() {
 }
 
 #[tokio::test]
+async fn half_a_change_is_not_read_where_it_cannot_be_undone() {
+    let (directory, path) = place();
+    // Without a write-ahead log: changes go into the file, what they replace into a journal.
+    let writer = Connection::open(&path).unwrap();
+    writer.execute_batch(OLD_TABLES).unwrap();
+    let config = put(&saver(&path), "t").await.unwrap();
+    writer
+        .execute_batch(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500)
+             INSERT INTO checkpoints (thread_id, checkpoint_id, metadata) SELECT 't', i, zeroblob(3000) FROM n;
+             PRAGMA cache_size = 1; PRAGMA cache_spill = 1;
+             BEGIN IMMEDIATE;
+             UPDATE checkpoints SET parent_checkpoint_id = 'half'",
+        )
+        .unwrap();
+    // The files of a process that is killed at this moment.
+    let killed = directory.path().join("killed.db");
+    std::fs::copy(&path, &killed).unwrap();
+    std::fs::copy(directory.path().join("agent.db-journal"), directory.path().join("killed.db-journal"))
+        .unwrap();
+    let reading = SqliteSaver::builder(&killed).read_only(true).build().unwrap();
+    let error = reading.get_tuple(&config).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    // Where it can be undone, it is.
+    let tuple = saver(&killed).get_tuple(&config).await.unwrap().unwrap();
+    assert_eq!(tuple.parent_config, None);
+    assert!(reading.get_tuple(&config).await.unwrap().is_some());
+}
+
+#[tokio::test]
 async fn a_read_only_saver_reads_and_refuses_changes() {
     let (_directory, path) = place();
     Connection::open(&path).unwrap().execute_batch(OLD_TABLES).unwrap();
