@@ -335,9 +335,13 @@ fn in_savepoint(open: &Open, change: impl FnOnce() -> Result<()>) -> Result<()> 
         if open.connection.is_autocommit() {
             return result;
         }
-        open.execute(sql::ROLLBACK_TO, [])?;
+        if open.execute(sql::ROLLBACK_TO, []).is_err() {
+            open.rollback();
+            return result;
+        }
     }
-    open.execute(sql::RELEASE, [])?;
+    // Whoever is told of a failure must leave no trace: the others then get a transaction each.
+    open.execute(sql::RELEASE, []).inspect_err(|_| open.rollback())?;
     result
 }
 
@@ -422,6 +426,35 @@ mod tests {
         let succeeded: Vec<_> = outcomes.iter().map(Result::is_ok).collect();
         assert_eq!(succeeded, [true, false, true]);
         assert_eq!(threads(&workers).await, ["one", "two"]);
+    }
+
+    #[tokio::test]
+    async fn a_savepoint_that_cannot_be_ended_leaves_nothing_behind() {
+        for succeeds in [true, false] {
+            let directory = tempfile::tempdir().unwrap();
+            let workers = workers(&directory, Synchronous::Full);
+            workers.set_up().await.unwrap();
+            let other = rusqlite::Connection::open(&workers.config().path).unwrap();
+            other.execute_batch("BEGIN IMMEDIATE").unwrap();
+            let mut half = insert("half");
+            let lost: Change = Box::new(move |config, open| {
+                half(config, open)?;
+                open.execute(sql::RELEASE, [])?;
+                if succeeds { Ok(()) } else { Err(Error::codec("meant to happen")) }
+            });
+            let mut writes: Vec<_> = [insert("one"), lost, insert("two")]
+                .into_iter()
+                .map(|change| Box::pin(workers.write(0, change)))
+                .collect();
+            for write in &mut writes {
+                assert!(futures_util::FutureExt::now_or_never(write).is_none());
+            }
+            other.execute_batch("COMMIT").unwrap();
+            let outcomes = futures_util::future::join_all(writes).await;
+            let succeeded: Vec<_> = outcomes.iter().map(Result::is_ok).collect();
+            assert_eq!(succeeded, [true, false, true]);
+            assert_eq!(threads(&workers).await, ["one", "two"]);
+        }
     }
 
     #[tokio::test]
