@@ -289,6 +289,30 @@ fn history_shows_what_is_newer_than_a_damaged_row() {
 }
 
 #[test]
+fn a_delta_channel_without_a_snapshot_is_named() {
+    let golden = Golden::new();
+    let rows = golden.lines(&["history", "delta-1", "--json"]);
+    let mut named = 0;
+    for row in &rows {
+        let counted = row["metadata"]["counters_since_delta_snapshot"].get("items").is_some();
+        let id = row["checkpoint_id"].as_str().unwrap();
+        let shown = golden.lines(&["show", "delta-1", id, "--json"]);
+        let missing = counted && shown[0]["channels"].get("items").is_none();
+        assert_eq!(
+            golden.text(&["show", "delta-1", id]).contains("items\n  no snapshot here"),
+            missing,
+            "{id}"
+        );
+        if missing {
+            named += 1;
+            let alone = golden.run(&["show", "delta-1", id, "--channel", "items"]);
+            assert!(failure(&alone, 3).contains("delta channel"));
+        }
+    }
+    assert!((1..rows.len()).contains(&named), "some have a snapshot, some have none: {named}");
+}
+
+#[test]
 fn what_a_step_changed_is_not_guessed_without_its_parent() {
     let golden = Golden::new();
     let newest = golden.text(&["history", "rich-1", "--limit", "1"]);

@@ -16,6 +16,9 @@ use crate::output::{
     self, BAD, BOLD, DIM, GOOD, ID, NAME, clean, json_line, namespace, stdout, styled, time,
 };
 
+/// Where the value of a delta channel is while there is no snapshot of it.
+const IN_WRITES: &str = "its value is in the pending writes since the last one, see `ckpt history`";
+
 /// What was asked for.
 #[derive(Debug)]
 pub(crate) struct Asked {
@@ -32,6 +35,12 @@ pub(crate) async fn run(saver: &Saver, asked: &Asked, json: bool) -> Result<()> 
         && !checkpoint.channel_values.contains_key(channel.as_str())
         && !checkpoint.is_sealed()
     {
+        if tuple.metadata.delta_channels().any(|delta| delta == channel) {
+            return Err(Failure::not_found(format!(
+                "channel {} is a delta channel without a snapshot here; {IN_WRITES}",
+                clean(channel)
+            )));
+        }
         let known: Vec<_> = checkpoint.channel_values.keys().map(|name| clean(name)).collect();
         return Err(Failure::not_found(format!(
             "the checkpoint has no value in channel {}; it has values in: {}",
@@ -166,6 +175,16 @@ fn print(out: &mut impl Write, asked: &Asked, tuple: &CheckpointTuple) -> Result
             writeln!(out, "{}{}", styled(NAME, clean(name)), styled(DIM, version.unwrap_or_default()))?;
         }
         print_value(out, value, "  ")?;
+    }
+    let deltas =
+        tuple.metadata.delta_channels().filter(|name| !checkpoint.channel_values.contains_key(*name));
+    for name in deltas.filter(|_| asked.channel.is_none() && !checkpoint.is_sealed()) {
+        writeln!(
+            out,
+            "\n{}\n  {}",
+            styled(NAME, clean(name)),
+            styled(DIM, format!("no snapshot here; {IN_WRITES}"))
+        )?;
     }
     if !tuple.pending_writes.is_empty() && asked.channel.is_none() {
         writeln!(out, "\n{}", styled(BOLD, "pending writes"))?;
