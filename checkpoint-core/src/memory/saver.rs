@@ -107,7 +107,7 @@ impl InMemorySaver {
                 };
                 let rows = namespace.checkpoints.range::<str, _>((Bound::Unbounded, upper)).rev();
                 let matching = rows.filter(|(id, row)| {
-                    query.checkpoint_id.as_ref().is_none_or(|wanted| wanted == *id)
+                    query.checkpoint_id.as_ref().is_none_or(|wanted| wanted.is_empty() || wanted == *id)
                         && query.filter.matches(&row.metadata, self.semantics)
                 });
                 let matching = matching.map(|(id, _)| Key {

@@ -66,7 +66,10 @@ async fn an_empty_id_is_no_restriction(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let stored = chain(ctx.saver(), &thread_id, "", 3).await?;
     let query = ListQuery::thread(thread_id).checkpoint_id("");
-    ensure_eq!(ids(ctx.saver(), query).await?, newest_first(&stored), "ids");
+    ensure_eq!(ids(ctx.saver(), query.clone()).await?, newest_first(&stored), "ids");
+    let mut query = query;
+    query.checkpoint_id = Some(Str::from(""));
+    ensure_eq!(ids(ctx.saver(), query).await?, newest_first(&stored), "ids, where the field was set");
     Ok(())
 }
 
