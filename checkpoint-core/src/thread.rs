@@ -175,7 +175,8 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     }
 
     /// Records the result of a finished task of a step: one write per field, or that it wrote nothing (`&()`). It is
-    /// there after a crash, see [`Snapshot::is_done`]. The first record of a task stands.
+    /// there after a crash, see [`Snapshot::is_done`]. As in LangGraph, fields that are recorded already stand, by their
+    /// position: a second record only adds what goes beyond the first, so look whether the task is done before.
     ///
     /// # Errors
     /// [`Codec`](crate::ErrorKind::Codec) when the value is neither a struct or map nor `()`; else as

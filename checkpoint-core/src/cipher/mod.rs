@@ -100,7 +100,8 @@ impl Place<'_> {
 
 /// Seals and opens stored values. Give it to a saver's builder; clones share the keys.
 ///
-/// Keys are wiped from memory when the last clone is dropped, and never printed.
+/// The keys it holds are wiped from memory when the last clone is dropped, and never printed. Short-lived copies that
+/// the algorithms make while they work are not all wiped.
 ///
 /// ```
 /// use checkpoint_core::Cipher;
