@@ -162,9 +162,10 @@ impl FileId {
     pub(crate) fn of(path: &Path) -> Result<Self> {
         let metadata = std::fs::metadata(path).map_err(|source| {
             let error = match source.kind() {
-                IoKind::NotFound if directory_exists(path) => {
-                    Error::new(ErrorKind::Schema, "there is no such file; run setup()")
-                }
+                IoKind::NotFound if directory_exists(path) => Error::new(
+                    ErrorKind::Schema,
+                    "there is no such file; check the path, or run setup() to create it",
+                ),
                 IoKind::NotFound | IoKind::NotADirectory => {
                     Error::new(ErrorKind::Unavailable, "the file's directory does not exist; create it")
                 }
@@ -253,6 +254,7 @@ pub(crate) fn open_to_read(config: &Config, file: FileId) -> Result<Open> {
             )
             .with_source(error));
         }
+        Err(error) if takes_files(&config.path) => return Err(error),
         Err(_) => {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
             let connection = connect(Path::new(&immutable_uri(&config.path)), flags, config)?;
@@ -292,6 +294,17 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+/// Whether a file can be made beside the database, or cannot for want of something other than permission: then the
+/// medium is no reason for SQLite's refusal, and the file may be changing.
+fn takes_files(path: &Path) -> bool {
+    let probe = beside(path, "-probe");
+    match std::fs::OpenOptions::new().write(true).create_new(true).open(&probe) {
+        // What cannot be removed is empty.
+        Ok(_) => std::fs::remove_file(&probe).is_ok(),
+        Err(error) => !matches!(error.kind(), IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem),
+    }
 }
 
 fn has_log(path: &Path) -> bool {

@@ -72,7 +72,12 @@
 //!
 //! Every write is atomic and, once acknowledged, seen by every later read. A read sees one state of the file; a
 //! listing sees one state per chunk, and leaves out what was deleted meanwhile. After a crash of the process every
-//! acknowledged write is there; after a power failure too, unless [`Synchronous::Normal`] was chosen.
+//! acknowledged write is there; after a power failure too as far as the system's sync reaches the disk, unless
+//! [`Synchronous::Normal`] was chosen.
+//!
+//! Dropping the last clone of a saver waits for what was begun and closes the file; with its last connection SQLite
+//! folds the log (`-wal`) into the file, which can then be copied alone. A process that is killed leaves the log, and
+//! the next one reads it.
 //!
 //! Threads do not survive a `fork`: a saver that was used before answers `Unavailable` in the child, which builds its
 //! own.

@@ -66,19 +66,12 @@ impl Found {
     }
 }
 
-/// Looks at the tables without changing anything.
+/// Looks at the tables without changing anything. The columns tell what they are: Python keeps no version in the file,
+/// and `user_version` belongs to the application that shares it.
 ///
 /// # Errors
 /// `Schema` when a table is there that this program cannot write to without harm.
 pub(crate) fn inspect(connection: &Connection) -> Result<Found> {
-    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).or_convert()?;
-    if version != 0 {
-        return Err(Error::new(
-            ErrorKind::Schema,
-            "the file has another version of the tables than this program knows; update the program",
-        )
-        .with("user_version", version));
-    }
     let checkpoints = columns(connection, "checkpoints")?;
     let writes = columns(connection, "writes")?;
     if !checkpoints.is_empty() {

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use checkpoint_core::{Error, ErrorKind, Result};
@@ -41,7 +42,7 @@ enum Order {
     Write(Write),
 }
 
-/// The handle on the threads. They start with the first call and end when it is dropped, after what waits is done.
+/// The handle on the threads. They start with the first call and end when it is dropped.
 pub(crate) struct Workers {
     config: Arc<Config>,
     queues: Mutex<Queues>,
@@ -53,6 +54,7 @@ struct Queues {
     process: u32,
     writer: Option<Sender<Order>>,
     readers: Option<Sender<Read>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl fmt::Debug for Workers {
@@ -116,7 +118,8 @@ impl Workers {
         }
         let (sender, receiver) = crossbeam_channel::unbounded();
         let config = Arc::clone(&self.config);
-        spawn("checkpoint-sqlite-writer", move || serve_writes(config, receiver))?;
+        let thread = spawn("checkpoint-sqlite-writer", move || serve_writes(config, receiver))?;
+        queues.threads.push(thread);
         Ok(queues.writer.insert(sender).clone())
     }
 
@@ -133,10 +136,30 @@ impl Workers {
             match thread {
                 // Fewer readers do as well.
                 Err(_) if started > 0 => break,
-                other => other?,
+                other => queues.threads.push(other?),
             }
         }
         Ok(queues.readers.insert(sender).clone())
+    }
+}
+
+/// Waits until the threads have done what was begun and have closed the file: with the last connection SQLite folds
+/// its log into the database, which can then be copied as one file.
+impl Drop for Workers {
+    fn drop(&mut self) {
+        let queues = self.queues.get_mut().unwrap_or_else(PoisonError::into_inner);
+        (queues.writer, queues.readers) = (None, None);
+        let here = std::thread::current().id();
+        let in_a_worker = queues.threads.iter().any(|thread| thread.thread().id() == here);
+        // A thread cannot wait for itself (the last handle may go with a call that it answered), and the threads of a
+        // process are not those of its fork.
+        if in_a_worker || queues.check_process().is_err() {
+            return;
+        }
+        for thread in queues.threads.drain(..) {
+            // A fault has been answered already.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -156,8 +179,8 @@ impl Queues {
     }
 }
 
-fn spawn(name: &str, serve: impl FnOnce() + Send + 'static) -> Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(serve).map(|_| ()).map_err(|source| {
+fn spawn(name: &str, serve: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(serve).map_err(|source| {
         Error::new(ErrorKind::Unavailable, "the system gave no thread for the database").with_source(source)
     })
 }
@@ -177,6 +200,15 @@ fn serve_reads(config: Arc<Config>, jobs: &Receiver<Read>) {
             slot.close();
         }
     }
+    close_in_turn(&mut slot);
+}
+
+/// Closes a connection while no other thread does: of two that close at once, neither may find itself the last, and
+/// the log would stay.
+fn close_in_turn(slot: &mut Slot) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    slot.close();
 }
 
 /// What the writer has to do, in the order in which it came.
@@ -256,6 +288,7 @@ fn serve_writes(config: Arc<Config>, orders: Receiver<Order>) {
             slot.close();
         }
     }
+    close_in_turn(&mut slot);
 }
 
 /// Takes the lock, then commits everything that has come by then.

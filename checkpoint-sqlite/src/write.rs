@@ -129,9 +129,19 @@ fn delete_checkpoint(open: &Open, place: (&str, &str, &str)) -> Result<()> {
 pub(crate) fn delete_for_runs(open: &Open, run_ids: &[String]) -> Result<()> {
     let of_these_runs = |row: &Row<'_>| {
         let key = (row::text(row, 0)?, row::text(row, 1)?, row::text(row, 2)?);
-        let metadata = row::metadata(row, 3).map_err(|error| at_row(error, &key.0, &key.1, &key.2))?;
-        let named = metadata.run_id().is_some_and(|run_id| run_ids.iter().any(|wanted| wanted == run_id));
-        Ok(named.then_some(key))
+        match row::metadata(row, 3) {
+            Ok(metadata) => {
+                let named =
+                    metadata.run_id().is_some_and(|run_id| run_ids.iter().any(|wanted| wanted == run_id));
+                Ok(named.then_some(key))
+            }
+            // A damaged row names no run, and must not keep every other thread's rows from being deleted.
+            Err(error) => {
+                let error = at_row(error, &key.0, &key.1, &key.2);
+                tracing::warn!(%error, "a row is passed over whose metadata cannot be read");
+                Ok(None)
+            }
+        }
     };
     for (thread_id, checkpoint_ns, checkpoint_id) in
         query_all(open, sql::SELECT_ALL_METADATA, (), of_these_runs)?

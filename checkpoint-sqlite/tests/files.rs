@@ -133,7 +133,6 @@ async fn a_damaged_page_is_an_error_and_the_saver_recovers() {
 #[tokio::test]
 async fn a_schema_of_tomorrow_is_refused_and_left_as_it_was() {
     let tables = [
-        format!("{OLD_TABLES} PRAGMA user_version = 7;"),
         OLD_TABLES.replace("parent_checkpoint_id TEXT,", ""),
         OLD_TABLES.replace("metadata BLOB,", "metadata BLOB, tenant TEXT NOT NULL,"),
         OLD_TABLES.replace("task_id, idx)", "task_id, idx, channel)"),
@@ -157,17 +156,57 @@ async fn a_schema_of_tomorrow_is_refused_and_left_as_it_was() {
 }
 
 #[tokio::test]
-async fn columns_with_defaults_are_borne() {
+async fn what_an_application_adds_is_borne() {
     let (_directory, path) = place();
     let tables =
         OLD_TABLES.replace("metadata BLOB,", "metadata BLOB, tenant TEXT NOT NULL DEFAULT 'x', note TEXT,");
-    Connection::open(&path).unwrap().execute_batch(&tables).unwrap();
+    let own = "PRAGMA user_version = 7; CREATE TABLE orders (id INTEGER PRIMARY KEY);";
+    Connection::open(&path).unwrap().execute_batch(&format!("{tables} {own}")).unwrap();
     let saver = saver(&path);
     saver.setup().await.unwrap();
+    let version: i64 =
+        Connection::open(&path).unwrap().pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    assert_eq!(version, 7);
     let config = put(&saver, "t").await.unwrap();
     saver.put_writes(&config, &[("x".into(), 1_i64.into())], "task", "~p").await.unwrap();
     let tuple = saver.get_tuple(&config).await.unwrap().unwrap();
     assert_eq!(&*tuple.pending_writes[0].task_path, "~p", "setup added the column");
+}
+
+#[tokio::test]
+async fn damaged_metadata_does_not_keep_other_runs_from_being_deleted() {
+    let (_directory, path) = place();
+    let saver = saver(&path);
+    saver.setup().await.unwrap();
+    let damaged = put(&saver, "damaged").await.unwrap();
+    let change = "UPDATE checkpoints SET metadata = x'7b22'";
+    Connection::open(&path).unwrap().execute(change, []).unwrap();
+    let of_run = put(&saver, "t").await.unwrap();
+    let change =
+        "UPDATE checkpoints SET metadata = CAST('{\"run_id\": \"r\"}' AS BLOB) WHERE thread_id = 't'";
+    Connection::open(&path).unwrap().execute(change, []).unwrap();
+    saver.delete_for_runs(&["r"]).await.unwrap();
+    assert!(saver.get_tuple(&of_run).await.unwrap().is_none());
+    assert_eq!(saver.get_tuple(&damaged).await.unwrap_err().kind(), ErrorKind::Codec);
+}
+
+#[tokio::test]
+async fn the_last_handle_leaves_one_file() {
+    let (directory, path) = place();
+    let first = saver(&path);
+    first.setup().await.unwrap();
+    let second = first.clone();
+    let config = put(&first, "t").await.unwrap();
+    assert!(second.get_tuple(&config).await.unwrap().is_some());
+    drop(first);
+    put(&second, "u").await.unwrap();
+    drop(second);
+    let files: Vec<_> =
+        std::fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(files, ["agent.db"]);
+    let copy = directory.path().join("copy.db");
+    std::fs::copy(&path, &copy).unwrap();
+    assert!(saver(&copy).get_tuple(&config).await.unwrap().is_some());
 }
 
 #[tokio::test]
