@@ -181,7 +181,8 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
         Err(Error::unsupported(self.backend(), "copy_thread"))
     }
 
-    /// Deletes old checkpoints of threads.
+    /// Deletes old checkpoints of threads. Writes that are ahead of their checkpoint (their id is beyond the newest)
+    /// stay.
     ///
     /// # Errors
     /// [`Unsupported`](crate::ErrorKind::Unsupported) unless the capability is set.

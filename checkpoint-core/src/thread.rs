@@ -5,7 +5,7 @@ use futures_util::stream::BoxStream;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::serde::{Value, decode, document, to_msgpack};
+use crate::serde::{Value, decode, document, to_msgpack_within};
 use crate::{
     BaseCheckpointSaver, ChannelValue, ChannelValues, ChannelVersion, ChannelVersions, Checkpoint,
     CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, ListQuery, PendingWrite, Result, Str, id,
@@ -258,7 +258,8 @@ impl<S: BaseCheckpointSaver> Thread<S> {
 
 /// One channel per field of a struct or entry of a map.
 fn channels_of<T: Serialize + ?Sized>(value: &T) -> Result<ChannelValues> {
-    let msgpack = to_msgpack(value)?.into();
+    // The struct becomes the map of channels, inside of the checkpoint.
+    let msgpack = to_msgpack_within(value, 1)?.into();
     document::split_map(&msgpack).map_err(|_| {
         Error::codec("a thread's values come from a struct or a map with text keys: one channel per field")
     })

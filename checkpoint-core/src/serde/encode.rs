@@ -18,7 +18,12 @@ const PYTHON_DEPTH: usize = 254;
 /// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for what Python could not encode: nesting beyond 254 containers (an empty one inside not counted),
 /// integers beyond 64 bits, keys that are maps or extensions, lengths beyond 32 bits.
 pub fn to_msgpack<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>> {
-    let mut encoder = Encoder::new();
+    to_msgpack_within(value, 0)
+}
+
+/// Encodes a value that will stand inside of so many containers, which Python counts when it encodes the whole again.
+pub(crate) fn to_msgpack_within<T: Serialize + ?Sized>(value: &T, containers: usize) -> Result<Vec<u8>> {
+    let mut encoder = Encoder { depth: containers, ..Encoder::new() };
     value.serialize(&mut encoder)?;
     Ok(encoder.into_bytes())
 }

@@ -26,8 +26,8 @@ mod typed_bytes;
 mod value;
 
 pub use decode::from_msgpack;
-pub(crate) use encode::Encoder;
 pub use encode::to_msgpack;
+pub(crate) use encode::{Encoder, to_msgpack_within};
 pub use typed_bytes::{Tag, TypedBytes};
 pub use value::Value;
 

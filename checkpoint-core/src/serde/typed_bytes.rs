@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::decode::{Reader, Token};
-use super::{Encoder, Value, json, to_msgpack};
+use super::{Encoder, Value, json, to_msgpack_within};
 use crate::{ChannelValue, Error, Result, Str};
 
 /// A type tag: `msgpack`, `bytes`, `null` and so on, or one of them with `+` and a cipher's name.
@@ -118,9 +118,10 @@ impl ChannelValue {
     /// ```
     ///
     /// # Errors
-    /// As [`to_msgpack`].
+    /// As [`to_msgpack`](super::to_msgpack), with two levels of nesting less: Python encodes a whole checkpoint at once.
     pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
-        Self::from_msgpack(to_msgpack(value)?.into())
+        // A checkpoint holds it in a map of channels, in a map.
+        Self::from_msgpack(to_msgpack_within(value, 2)?.into())
     }
 
     /// Decodes into a Rust type; see [`super::from_msgpack`].
@@ -223,4 +224,26 @@ from! {
     String => |text| Self::Str(text.into()),
     Str => |text| Self::Str(text),
     TypedBytes => |blob| Self::Blob(blob),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serde::to_msgpack;
+    use crate::{Checkpoint, ErrorKind};
+
+    /// Lists in lists around a number.
+    fn nested(levels: usize) -> Value {
+        (0..levels).fold(Value::Int(1), |inner, _| Value::Array(vec![inner]))
+    }
+
+    #[test]
+    fn what_fits_a_channel_leaves_a_checkpoint_that_python_can_encode_again() {
+        assert!(to_msgpack(&nested(254)).is_ok() && to_msgpack(&nested(255)).is_err());
+        assert_eq!(ChannelValue::encode(&nested(253)).unwrap_err().kind(), ErrorKind::Codec);
+        let deepest = ChannelValue::encode(&nested(252)).unwrap();
+        let document = Checkpoint::new(0).with_channel("deep", deepest, 1);
+        let document = crate::serde::document::encode_checkpoint(&document).unwrap();
+        assert!(Value::from_msgpack(&document).unwrap().to_msgpack().is_ok());
+    }
 }
