@@ -56,6 +56,36 @@ pub(crate) fn thread(thread_id: &str) -> Cow<'_, str> {
     if thread_id.is_empty() { Cow::Borrowed("''") } else { clean(thread_id) }
 }
 
+/// How many columns the terminal has, if standard output is one.
+pub(crate) fn width() -> Option<usize> {
+    io::stdout().is_terminal().then(|| comfy_table::Table::new().width().map(usize::from)).flatten()
+}
+
+/// A styled line cut to so many columns.
+pub(crate) fn fit(line: &str, width: usize) -> String {
+    let mut out = String::with_capacity(line.len());
+    let (mut left, mut in_style) = (width, false);
+    let visible = clean_of_styles(line).chars().count();
+    for c in line.chars() {
+        if c == '\u{1b}' || in_style {
+            // Styles are kept also behind the cut: the last of them ends them all.
+            in_style = c != 'm';
+            out.push(c);
+        } else if left > 1 || (left == 1 && visible <= width) {
+            left -= 1;
+            out.push(c);
+        } else if left == 1 {
+            left = 0;
+            out.push('…');
+        }
+    }
+    out
+}
+
+fn clean_of_styles(line: &str) -> String {
+    anstream::adapter::strip_str(line).to_string()
+}
+
 /// The name of a namespace for people.
 pub(crate) fn namespace(checkpoint_ns: &str) -> Cow<'_, str> {
     if checkpoint_ns.is_empty() { Cow::Borrowed("(root)") } else { clean(checkpoint_ns) }
@@ -104,6 +134,15 @@ mod tests {
     fn nothing_steers_the_terminal() {
         assert_eq!(clean("plain ü 漢"), "plain ü 漢");
         assert_eq!(clean("a\u{1b}[31mb\u{202e}\n\u{9b}"), "a\\u{1b}[31mb\\u{202e}\\n\\u{9b}");
+    }
+
+    #[test]
+    fn lines_are_cut_to_the_width() {
+        let line = format!("│ {} {}", styled(ID, "abc"), styled(NAME, "äöü"));
+        assert_eq!(clean_of_styles(&fit(&line, 9)), "│ abc äöü");
+        assert_eq!(clean_of_styles(&fit(&line, 8)), "│ abc ä…");
+        assert_eq!(clean_of_styles(&fit(&line, 1)), "…");
+        assert!(fit(&line, 3).ends_with("\u{1b}[0m"), "no style is left open");
     }
 
     #[test]

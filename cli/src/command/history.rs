@@ -11,7 +11,8 @@ use super::nothing_in;
 use crate::failure::Result;
 use crate::open::Saver;
 use crate::output::{
-    self, BAD, BOLD, DIM, GOOD, ID, NAME, clean, json_line, namespace, progress, stdout, styled, time,
+    self, BAD, BOLD, DIM, GOOD, ID, NAME, clean, fit, json_line, namespace, progress, stdout, styled, time,
+    width,
 };
 
 /// How many names of changed channels stand on a line.
@@ -148,6 +149,8 @@ pub(super) fn task(task_path: &str, task_id: &str) -> String {
 type Place = (Str, Str);
 
 struct Tree {
+    /// The terminal's width, if it is one.
+    width: Option<usize>,
     nodes: HashMap<Place, Node>,
     /// By place of the parent, the ids of its children, oldest first.
     children: HashMap<Place, BTreeSet<Str>>,
@@ -169,6 +172,7 @@ struct Next {
 impl Tree {
     fn new(nodes: Vec<Node>) -> Self {
         let mut tree = Self {
+            width: width(),
             nodes: HashMap::new(),
             children: HashMap::new(),
             subgraphs: HashMap::new(),
@@ -231,6 +235,15 @@ impl Tree {
         Ok(())
     }
 
+    /// Prints a line, on a terminal no longer than it is wide: a wrapped line would break the tree.
+    fn put(&self, out: &mut impl Write, line: &str) -> Result<()> {
+        match self.width {
+            Some(width) => writeln!(out, "{}", fit(line, width))?,
+            None => writeln!(out, "{line}")?,
+        }
+        Ok(())
+    }
+
     /// Prints what a line leads to. A stack, not recursion: a history may be long.
     fn print_from(
         &self,
@@ -246,20 +259,21 @@ impl Tree {
             };
             if heading {
                 let name = styled(NAME, namespace(&place.0));
-                writeln!(out, "{prefix}{branch}{} {name}", styled(DIM, "subgraph"))?;
+                self.put(out, &format!("{prefix}{branch}{} {name}", styled(DIM, "subgraph")))?;
             }
             // Under the name of a subgraph, its own tree stands deeper.
             let (prefix, branch) = match (heading, branch) {
                 (true, _) => (format!("{prefix}│  "), ""),
                 (false, branch) => (prefix, branch),
             };
-            writeln!(out, "{prefix}{branch}{}", self.line(node))?;
+            self.put(out, &format!("{prefix}{branch}{}", self.line(node)))?;
             let own = if branch.is_empty() { prefix } else { format!("{prefix}│ ") };
             let children: Vec<_> = self.children.get(&place).into_iter().flatten().collect();
             let bar = if children.is_empty() { "  " } else { "│ " };
             for (task, channels) in &node.pending {
                 let channels: Vec<_> = channels.iter().map(mark).collect();
-                writeln!(out, "{own}{bar}     {} {} {}", styled(DIM, "wrote"), task, channels.join(", "))?;
+                let wrote = format!("{} {} {}", styled(DIM, "wrote"), task, channels.join(", "));
+                self.put(out, &format!("{own}{bar}     {wrote}"))?;
             }
             // The last child goes on in the same column, the others branch off; what is pushed last comes first.
             let (main, forks) =
