@@ -313,8 +313,8 @@ impl Tree {
         format!(
             "{mark} {step:>3} {} {} {} {changed}",
             styled(GOOD, format!("{:<6}", node.source)),
-            styled(DIM, &node.time),
             styled(ID, clean(&node.id)),
+            styled(DIM, &node.time),
         )
     }
 
