@@ -22,6 +22,8 @@ pub(crate) type Saver = Arc<dyn BaseCheckpointSaver>;
 pub(crate) enum Sealed {
     /// Show that they are there.
     Keep,
+    /// Show that they are there where no key was given; a key that does not open them is a mistake.
+    KeepWithoutKey,
     /// Fail.
     Refuse,
 }
@@ -29,8 +31,10 @@ pub(crate) enum Sealed {
 /// Opens the database that the options name, with the keys that they name.
 pub(crate) fn saver(options: &Options, sealed: Sealed) -> Result<Saver> {
     let cipher = cipher(options)?;
-    // With a key, what does not open is an error; without one, what is in the clear is still shown.
-    let sealed = if cipher.is_some() { Sealed::Refuse } else { sealed };
+    let sealed = match sealed {
+        Sealed::KeepWithoutKey if cipher.is_some() => Sealed::Refuse,
+        other => other,
+    };
     open(url(options)?, cipher, sealed)
 }
 
@@ -59,7 +63,7 @@ pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<
             if let Some(cipher) = cipher {
                 builder = builder.cipher(cipher);
             }
-            Ok(Arc::new(builder.keep_sealed(sealed == Sealed::Keep).build()?))
+            Ok(Arc::new(builder.keep_sealed(sealed != Sealed::Refuse).build()?))
         }
         // The rest may hold a password.
         _ => {

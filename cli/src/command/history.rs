@@ -306,7 +306,7 @@ impl Tree {
         };
         let step = node.step.map_or_else(|| "-".to_owned(), |step| step.to_string());
         let changed = match (node.sealed, self.changed(node)) {
-            (true, _) => styled(BAD, "encrypted, no key"),
+            (true, _) => styled(BAD, "encrypted, no key opens it"),
             (false, Some(changed)) => changed,
             (false, None) => styled(DIM, "(parent not shown)"),
         };

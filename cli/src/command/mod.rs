@@ -33,7 +33,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
         }
         Command::Show { thread, id, channel, ns } => {
             let asked = show::Asked { thread, id, channel, ns };
-            show::run(&saver(&options, Sealed::Keep)?, &asked, options.json).await
+            show::run(&saver(&options, Sealed::KeepWithoutKey)?, &asked, options.json).await
         }
         Command::CopyThread { source, target, consent } => {
             let saver = saver(&options, Sealed::Refuse)?;
