@@ -188,6 +188,11 @@ fn an_encrypted_thread_shows_what_is_clear_without_its_key() {
         .output()
         .unwrap();
     assert!(failure(&by_variable, 6).contains("--key-file"));
+    // What needs no key is shown with the wrong one too.
+    let wrong = golden.directory.path().join("wrong");
+    std::fs::write(&wrong, [9; 32]).unwrap();
+    let history = golden.text(&["history", "enc-1", "--key-file", wrong.to_str().unwrap()]);
+    assert!(history.contains("encrypted, no key opens it"), "{history}");
     let newline = golden.directory.path().join("newline");
     std::fs::write(&newline, b"0123456789abcdef\n").unwrap();
     for arguments in [
