@@ -1,5 +1,6 @@
 //! A thin typed layer over any saver.
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use serde::Serialize;
@@ -192,7 +193,8 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     ) -> Result<()> {
         let mut writes: Vec<_> = match ChannelValue::encode(result)? {
             ChannelValue::Null => Vec::new(),
-            _ => channels_of(result)?.into_iter().collect(),
+            ChannelValue::Blob(blob) => split(&blob.readable()?)?.into_iter().collect(),
+            _ => return Err(no_struct()),
         };
         if writes.is_empty() {
             writes.push((NO_WRITES.into(), ChannelValue::Null));
@@ -259,10 +261,15 @@ impl<S: BaseCheckpointSaver> Thread<S> {
 /// One channel per field of a struct or entry of a map.
 fn channels_of<T: Serialize + ?Sized>(value: &T) -> Result<ChannelValues> {
     // The struct becomes the map of channels, inside of the checkpoint.
-    let msgpack = to_msgpack_within(value, 1)?.into();
-    document::split_map(&msgpack).map_err(|_| {
-        Error::codec("a thread's values come from a struct or a map with text keys: one channel per field")
-    })
+    split(&to_msgpack_within(value, 1)?.into())
+}
+
+fn split(msgpack: &Bytes) -> Result<ChannelValues> {
+    document::split_map(msgpack).map_err(|_| no_struct())
+}
+
+fn no_struct() -> Error {
+    Error::codec("a thread's values come from a struct or a map with text keys: one channel per field")
 }
 
 fn same_bytes(a: &ChannelValue, b: &ChannelValue) -> bool {

@@ -87,9 +87,7 @@ pub(crate) fn open_checkpoint(
     (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
 ) -> Result<Bytes> {
     let place = Place::Checkpoint { thread_id, checkpoint_ns, checkpoint_id };
-    let opened = cipher::open(config.cipher.as_ref(), typed.clone(), &place)?;
-    // Whoever reads the map finds its end; to look for it first would be one more walk over all that is in it.
-    if opened.tag == "msgpack" { Ok(opened.data) } else { opened.to_msgpack() }
+    cipher::open(config.cipher.as_ref(), typed.clone(), &place)?.readable()
 }
 
 /// Opens and decodes a write from the columns of `sql::select_writes`.

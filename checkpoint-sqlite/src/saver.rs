@@ -126,7 +126,6 @@ impl SqliteSaver {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
 impl BaseCheckpointSaver for SqliteSaver {
     fn backend(&self) -> &'static str {
         BACKEND
@@ -302,12 +301,5 @@ impl BaseCheckpointSaver for SqliteSaver {
             pruned.at(BACKEND, "prune")?;
         }
         Ok(())
-    }
-
-    fn get_next_version(
-        &self,
-        current: Option<&checkpoint_core::ChannelVersion>,
-    ) -> checkpoint_core::ChannelVersion {
-        checkpoint_core::version::next(current)
     }
 }

@@ -408,6 +408,19 @@ mod tests {
         })
     }
 
+    /// Has changes committed in one batch, and tells which succeeded.
+    async fn commit_together<const N: usize>(workers: &Workers, changes: [Change; N]) -> Vec<bool> {
+        let other = rusqlite::Connection::open(&workers.config().path).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let mut writes = changes.map(|change| Box::pin(workers.write(0, change)));
+        for write in &mut writes {
+            // The first poll puts it into the queue, where it meets the others.
+            assert!(futures_util::FutureExt::now_or_never(write).is_none());
+        }
+        other.execute_batch("COMMIT").unwrap();
+        futures_util::future::join_all(writes).await.iter().map(Result::is_ok).collect()
+    }
+
     #[tokio::test]
     async fn a_fault_or_an_error_ends_one_call_and_leaves_nothing_behind() {
         let directory = tempfile::tempdir().unwrap();
@@ -439,25 +452,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let workers = workers(&directory, Synchronous::Full);
         workers.set_up().await.unwrap();
-        let other = rusqlite::Connection::open(&workers.config().path).unwrap();
-        other.execute_batch("BEGIN IMMEDIATE").unwrap();
         let broken: Change = Box::new(|_, open| {
             let sql =
                 "INSERT OR ROLLBACK INTO checkpoints (thread_id, checkpoint_id) VALUES ('broken', NULL)";
             open.execute(sql, []).map(|_| ())
         });
-        let mut writes: Vec<_> = [insert("one"), broken, insert("two")]
-            .into_iter()
-            .map(|change| Box::pin(workers.write(0, change)))
-            .collect();
-        for write in &mut writes {
-            // The first poll puts it into the queue, where it meets the others.
-            assert!(futures_util::FutureExt::now_or_never(write).is_none());
-        }
-        other.execute_batch("COMMIT").unwrap();
-        let outcomes = futures_util::future::join_all(writes).await;
-        let succeeded: Vec<_> = outcomes.iter().map(Result::is_ok).collect();
-        assert_eq!(succeeded, [true, false, true]);
+        assert_eq!(
+            commit_together(&workers, [insert("one"), broken, insert("two")]).await,
+            [true, false, true]
+        );
         assert_eq!(threads(&workers).await, ["one", "two"]);
     }
 
@@ -467,25 +470,16 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let workers = workers(&directory, Synchronous::Full);
             workers.set_up().await.unwrap();
-            let other = rusqlite::Connection::open(&workers.config().path).unwrap();
-            other.execute_batch("BEGIN IMMEDIATE").unwrap();
             let mut half = insert("half");
             let lost: Change = Box::new(move |config, open| {
                 half(config, open)?;
                 open.execute(sql::RELEASE, [])?;
                 if succeeds { Ok(()) } else { Err(Error::codec("meant to happen")) }
             });
-            let mut writes: Vec<_> = [insert("one"), lost, insert("two")]
-                .into_iter()
-                .map(|change| Box::pin(workers.write(0, change)))
-                .collect();
-            for write in &mut writes {
-                assert!(futures_util::FutureExt::now_or_never(write).is_none());
-            }
-            other.execute_batch("COMMIT").unwrap();
-            let outcomes = futures_util::future::join_all(writes).await;
-            let succeeded: Vec<_> = outcomes.iter().map(Result::is_ok).collect();
-            assert_eq!(succeeded, [true, false, true]);
+            assert_eq!(
+                commit_together(&workers, [insert("one"), lost, insert("two")]).await,
+                [true, false, true]
+            );
             assert_eq!(threads(&workers).await, ["one", "two"]);
         }
     }

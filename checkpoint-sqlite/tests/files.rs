@@ -2,7 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
-use std::path::{Path, PathBuf};
+mod shared;
+
 use std::time::Duration;
 
 use checkpoint_core::{
@@ -12,7 +13,8 @@ use checkpoint_core::{
 use checkpoint_sqlite::SqliteSaver;
 use checkpoint_sqlite::rusqlite::Connection;
 use futures_util::TryStreamExt;
-use tempfile::TempDir;
+
+use shared::{place, saver};
 
 const OLD_TABLES: &str = "
     CREATE TABLE checkpoints (thread_id TEXT NOT NULL, checkpoint_ns TEXT NOT NULL DEFAULT '',
@@ -21,16 +23,6 @@ const OLD_TABLES: &str = "
     CREATE TABLE writes (thread_id TEXT NOT NULL, checkpoint_ns TEXT NOT NULL DEFAULT '',
         checkpoint_id TEXT NOT NULL, task_id TEXT NOT NULL, idx INTEGER NOT NULL, channel TEXT NOT NULL,
         type TEXT, value BLOB, PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, task_id, idx));";
-
-fn place() -> (TempDir, PathBuf) {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("agent.db");
-    (directory, path)
-}
-
-fn saver(path: &Path) -> SqliteSaver {
-    SqliteSaver::builder(path).build().unwrap()
-}
 
 async fn put(saver: &SqliteSaver, thread_id: &str) -> Result<CheckpointConfig> {
     let checkpoint = Checkpoint::new(0).with_channel("topic", "rust", "1");

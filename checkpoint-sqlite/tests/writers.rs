@@ -2,8 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
+mod shared;
+
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,20 +18,11 @@ use checkpoint_sqlite::SqliteSaver;
 use checkpoint_sqlite::rusqlite::Connection;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use tempfile::TempDir;
+
+use shared::{place, saver};
 
 /// Tells a child process of a test which file to use.
 const CHILD: &str = "CHECKPOINT_SQLITE_TEST_CHILD";
-
-fn place() -> (TempDir, PathBuf) {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("agent.db");
-    (directory, path)
-}
-
-fn saver(path: &Path) -> SqliteSaver {
-    SqliteSaver::builder(path).build().unwrap()
-}
 
 async fn put(saver: &SqliteSaver, thread_id: &str, step: i64) -> Result<CheckpointConfig> {
     let checkpoint = Checkpoint::new(step).with_channel("step", step, "1");

@@ -449,9 +449,8 @@ struct Channel<'a> {
 
 fn readable(value: &ChannelValue) -> Option<Bytes> {
     match value {
-        // Not looked into for its end, which would be a walk over all that is in it.
-        ChannelValue::Blob(blob) if blob.tag == "msgpack" => Some(blob.data.clone()),
-        other => other.to_msgpack().ok(),
+        ChannelValue::Blob(blob) => blob.readable().ok(),
+        scalar => scalar.to_msgpack().ok(),
     }
 }
 

@@ -60,17 +60,7 @@ fn is_own_field(checkpoint: &Checkpoint, key: &str) -> bool {
 
 fn splice(encoder: &mut Encoder, key: &str, value: &ChannelValue) -> Result<()> {
     encoder.str(key)?;
-    match value {
-        ChannelValue::Null => encoder.nil(),
-        ChannelValue::Bool(flag) => encoder.bool(*flag),
-        ChannelValue::Int(number) => encoder.int(*number),
-        ChannelValue::Float(number) => encoder.float(*number),
-        ChannelValue::Str(text) => encoder.str(text)?,
-        ChannelValue::Blob(blob) => {
-            encoder.raw(&blob.to_msgpack().map_err(|error| error.with("channel", key))?);
-        }
-    }
-    Ok(())
+    encoder.channel_value(value).map_err(|error| error.with("channel", key))
 }
 
 fn versions(encoder: &mut Encoder, versions: &ChannelVersions) -> Result<()> {

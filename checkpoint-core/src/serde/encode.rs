@@ -4,7 +4,7 @@ use serde::ser::{self, Serialize};
 
 use super::decode::{Reader, Token};
 use super::{EXT_NAME, MAX_DEPTH, PythonClass, Value};
-use crate::{Error, Result};
+use crate::{ChannelValue, Error, Result};
 
 /// How deep Python's encoder goes within one extension payload or top-level value. An empty list or map goes on top.
 const PYTHON_DEPTH: usize = 254;
@@ -114,6 +114,19 @@ impl Encoder {
     /// Copies bytes that are MessagePack already.
     pub(crate) fn raw(&mut self, msgpack: &[u8]) {
         self.out.extend_from_slice(msgpack);
+    }
+
+    /// Puts a channel's value in as it is.
+    pub(crate) fn channel_value(&mut self, value: &ChannelValue) -> Result<()> {
+        match value {
+            ChannelValue::Null => self.nil(),
+            ChannelValue::Bool(flag) => self.bool(*flag),
+            ChannelValue::Int(number) => self.int(*number),
+            ChannelValue::Float(number) => self.float(*number),
+            ChannelValue::Str(text) => self.str(text)?,
+            ChannelValue::Blob(blob) => self.raw(&blob.to_msgpack()?),
+        }
+        Ok(())
     }
 
     pub(crate) fn value(&mut self, value: &Value) -> Result<()> {

@@ -93,8 +93,12 @@ impl TypedBytes {
         Value::from_msgpack(&self.readable()?)
     }
 
-    /// As `to_msgpack`, without looking for the end first.
-    fn readable(&self) -> Result<Bytes> {
+    /// The value as MessagePack for a decoder, which finds its end: as [`to_msgpack`](Self::to_msgpack), without the
+    /// walk over all that is in it to cut off what may follow.
+    ///
+    /// # Errors
+    /// As [`to_msgpack`](Self::to_msgpack), but for damage in MessagePack, which is left to the decoder.
+    pub fn readable(&self) -> Result<Bytes> {
         if self.tag == "msgpack" { Ok(self.data.clone()) } else { self.to_msgpack() }
     }
 }
@@ -201,15 +205,11 @@ impl ChannelValue {
     /// # Errors
     /// As [`TypedBytes::to_msgpack`].
     pub fn to_msgpack(&self) -> Result<Bytes> {
-        let mut encoder = Encoder::new();
-        match self {
-            Self::Null => encoder.nil(),
-            Self::Bool(flag) => encoder.bool(*flag),
-            Self::Int(number) => encoder.int(*number),
-            Self::Float(number) => encoder.float(*number),
-            Self::Str(text) => encoder.str(text)?,
-            Self::Blob(blob) => return blob.to_msgpack(),
+        if let Self::Blob(blob) = self {
+            return blob.to_msgpack();
         }
+        let mut encoder = Encoder::new();
+        encoder.channel_value(self)?;
         Ok(encoder.into_bytes().into())
     }
 }

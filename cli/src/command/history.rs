@@ -3,11 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
 
-use checkpoint_core::{ChannelVersions, CheckpointTuple, ListQuery, Str, python};
+use checkpoint_core::{ChannelVersions, CheckpointTuple, ListQuery, Str};
 use futures_util::TryStreamExt;
 use serde_json::{Value as Json, json};
 
-use super::nothing_in;
+use super::{describe, nothing_in};
 use crate::failure::Result;
 use crate::open::Saver;
 use crate::output::{
@@ -61,30 +61,10 @@ pub(crate) async fn run(saver: &Saver, asked: Asked, json: bool) -> Result<()> {
 }
 
 fn line(tuple: &CheckpointTuple) -> Json {
-    let write = |write: &checkpoint_core::PendingWrite| {
-        json!({
-            "task_id": &*write.task_id,
-            "task_path": &*write.task_path,
-            "idx": write.idx,
-            "channel": &*write.channel,
-        })
-    };
-    let metadata: serde_json::Map<_, _> =
-        tuple.metadata.iter().map(|(key, value)| (key.to_string(), python::to_json(value))).collect();
     let names = |names: &[Str]| names.iter().map(|name| Json::from(&**name)).collect::<Json>();
-    json!({
-        "thread_id": &**tuple.config.thread_id(),
-        "checkpoint_ns": &**tuple.config.checkpoint_ns(),
-        "checkpoint_id": &*tuple.checkpoint.id,
-        "parent_checkpoint_id": tuple.parent_checkpoint_id().map(|id| &**id),
-        "ts": &*tuple.checkpoint.ts,
-        "step": tuple.metadata.step(),
-        "source": tuple.metadata.source(),
-        "metadata": metadata,
-        "encrypted": tuple.checkpoint.is_sealed(),
-        "updated_channels": tuple.checkpoint.updated_channels.as_deref().map(names),
-        "pending_writes": tuple.pending_writes.iter().map(write).collect::<Json>(),
-    })
+    let mut line = describe(tuple, |_| None);
+    line.insert("updated_channels".into(), json!(tuple.checkpoint.updated_channels.as_deref().map(names)));
+    Json::Object(line)
 }
 
 /// A checkpoint as a line of the tree.

@@ -9,9 +9,10 @@ mod threads;
 
 use std::io::Write;
 
-use checkpoint_core::{ListQuery, SaverExt};
+use checkpoint_core::{CheckpointTuple, ListQuery, PendingWrite, SaverExt, python};
 use clap::CommandFactory;
 use futures_util::TryStreamExt;
+use serde_json::{Map, Value as Json, json};
 
 use crate::arguments::{Arguments, Command};
 use crate::failure::{Failure, Result};
@@ -63,6 +64,37 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
             Ok(out.flush()?)
         }
     }
+}
+
+/// A checkpoint for programs: what `history` and `show` both say of it, with a value for each pending write if there is
+/// one to show.
+fn describe(tuple: &CheckpointTuple, value: impl Fn(&PendingWrite) -> Option<Json>) -> Map<String, Json> {
+    let write = |write: &PendingWrite| {
+        let mut line = json!({
+            "task_id": &*write.task_id,
+            "task_path": &*write.task_path,
+            "idx": write.idx,
+            "channel": &*write.channel,
+        });
+        if let Some(value) = value(write) {
+            line["value"] = value;
+        }
+        line
+    };
+    let metadata = tuple.metadata.iter().map(|(key, value)| (key.to_string(), python::to_json(value)));
+    let entries = [
+        ("thread_id", json!(&**tuple.config.thread_id())),
+        ("checkpoint_ns", json!(&**tuple.config.checkpoint_ns())),
+        ("checkpoint_id", json!(&*tuple.checkpoint.id)),
+        ("parent_checkpoint_id", json!(tuple.parent_checkpoint_id().map(|id| &**id))),
+        ("ts", json!(&*tuple.checkpoint.ts)),
+        ("step", json!(tuple.metadata.step())),
+        ("source", json!(tuple.metadata.source())),
+        ("metadata", Json::Object(metadata.collect())),
+        ("encrypted", json!(tuple.checkpoint.is_sealed())),
+        ("pending_writes", tuple.pending_writes.iter().map(write).collect()),
+    ];
+    entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// The failure for a thread, or a namespace of it, that has no checkpoint: says what is there instead.

@@ -3,13 +3,11 @@
 use std::io::Write;
 
 use checkpoint_core::python::{self, Message};
-use checkpoint_core::{
-    ChannelValue, CheckpointConfig, CheckpointTuple, ListQuery, PendingWrite, SaverExt, Value,
-};
-use serde_json::{Map, Value as Json, json};
+use checkpoint_core::{ChannelValue, CheckpointConfig, CheckpointTuple, ListQuery, SaverExt, Value};
+use serde_json::{Value as Json, json};
 
 use super::history::task;
-use super::nothing_in;
+use super::{describe, nothing_in};
 use crate::failure::{Failure, GIVE_KEY, Result};
 use crate::open::Saver;
 use crate::output::{
@@ -115,35 +113,13 @@ fn decode_json(value: &ChannelValue) -> Json {
 }
 
 fn print_json(out: &mut impl Write, asked: &Asked, tuple: &CheckpointTuple) -> Result<()> {
-    let checkpoint = &tuple.checkpoint;
-    let write = |write: &PendingWrite| {
-        json!({
-            "task_id": &*write.task_id,
-            "task_path": &*write.task_path,
-            "idx": write.idx,
-            "channel": &*write.channel,
-            "value": decode_json(&write.value),
-        })
-    };
-    let object =
-        |entries: &mut dyn Iterator<Item = (String, Json)>| Json::Object(entries.collect::<Map<_, _>>());
-    let line = json!({
-        "thread_id": &**tuple.config.thread_id(),
-        "checkpoint_ns": &**tuple.config.checkpoint_ns(),
-        "checkpoint_id": &*checkpoint.id,
-        "parent_checkpoint_id": tuple.parent_checkpoint_id().map(|id| &**id),
-        "ts": &*checkpoint.ts,
-        "step": tuple.metadata.step(),
-        "source": tuple.metadata.source(),
-        "metadata": object(&mut tuple.metadata.iter().map(|(key, value)| (key.to_string(), python::to_json(value)))),
-        "encrypted": checkpoint.is_sealed(),
-        "channels": object(&mut channels(asked, tuple).map(|(name, value)| (name.to_owned(), decode_json(value)))),
-        "channel_versions": object(
-            &mut checkpoint.channel_versions.iter().map(|(name, version)| (name.to_string(), json!(version))),
-        ),
-        "pending_writes": tuple.pending_writes.iter().map(write).collect::<Json>(),
-    });
-    json_line(out, &line)
+    let values = channels(asked, tuple).map(|(name, value)| (name.to_owned(), decode_json(value)));
+    let versions = tuple.checkpoint.channel_versions.iter();
+    let versions = versions.map(|(name, version)| (name.to_string(), json!(version)));
+    let mut line = describe(tuple, |write| Some(decode_json(&write.value)));
+    line.insert("channels".into(), Json::Object(values.collect()));
+    line.insert("channel_versions".into(), Json::Object(versions.collect()));
+    json_line(out, &Json::Object(line))
 }
 
 fn print(out: &mut impl Write, asked: &Asked, tuple: &CheckpointTuple) -> Result<()> {

@@ -1,0 +1,17 @@
+//! Where the tests of this crate keep their files.
+
+use std::path::{Path, PathBuf};
+
+use checkpoint_sqlite::SqliteSaver;
+use tempfile::TempDir;
+
+/// A path for a database, in a folder of its own that goes with the first of the two.
+pub(crate) fn place() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.db");
+    (directory, path)
+}
+
+pub(crate) fn saver(path: &Path) -> SqliteSaver {
+    SqliteSaver::builder(path).build().unwrap()
+}
