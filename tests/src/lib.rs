@@ -45,5 +45,5 @@ mod target;
 
 pub use case::{Case, Ctx, Failure, Need};
 pub use cases::saver_cases;
-pub use runner::{Outcome, Report, run, run_cases};
+pub use runner::{Missing, Outcome, Report, run, run_all, run_cases};
 pub use target::{Facility, OpenOptions, Saver, Target};

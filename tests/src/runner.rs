@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Completion, Trial};
+use tokio::runtime::Runtime;
 
 use crate::{Case, Failure, OpenOptions, Saver, Target, saver_cases};
 
@@ -81,7 +82,21 @@ pub async fn run_cases(
 /// Makes a test binary of the suite: reads the arguments of `cargo test`, runs the cases in parallel, prints as
 /// `cargo test` does.
 pub fn run(target: impl Target) -> ExitCode {
-    let target: Arc<dyn Target> = Arc::new(target);
+    run_all(vec![Ok(Arc::new(target))])
+}
+
+/// A target that is not to be had where the tests run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// The target's name.
+    pub name: String,
+    /// Why it is missing; the report shows it with every case.
+    pub reason: String,
+}
+
+/// Makes a test binary of the suite on several targets: every case runs on each, under the target's name. Where one is
+/// missing its cases are shown as ignored.
+pub fn run_all(targets: Vec<Result<Arc<dyn Target>, Missing>>) -> ExitCode {
     let arguments = Arguments::from_args();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => Arc::new(runtime),
@@ -90,25 +105,40 @@ pub fn run(target: impl Target) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let saver = match runtime.block_on(connect(&target)) {
-        Ok(saver) => saver,
-        Err(error) => {
-            eprintln!("{} cannot be opened: {}", target.name(), Failure::from(error));
-            return ExitCode::FAILURE;
-        }
-    };
-    let trial = |case: Case| {
-        let (runtime, target, saver) = (runtime.clone(), target.clone(), saver.clone());
-        let kind = target.name().to_owned();
-        let name = case.name().to_owned();
-        Trial::ignorable_test(name, move || {
-            if let Some(reason) = case.ignored(&*target, saver.capabilities()) {
-                return Ok(Completion::ignored_with(reason));
+    let mut trials = Vec::new();
+    for target in targets {
+        let target = match target {
+            Ok(target) => target,
+            Err(Missing { name, reason }) => {
+                trials.extend(saver_cases().into_iter().map(|case| ignored(&case, &name, reason.clone())));
+                continue;
             }
-            runtime.block_on(case.run(target, saver))?;
-            Ok(Completion::Completed)
-        })
-        .with_kind(kind)
+        };
+        let saver = match runtime.block_on(connect(&target)) {
+            Ok(saver) => saver,
+            Err(error) => {
+                eprintln!("{} cannot be opened: {}", target.name(), Failure::from(error));
+                return ExitCode::FAILURE;
+            }
+        };
+        trials.extend(saver_cases().into_iter().map(|case| trial(case, &runtime, &target, &saver)));
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn trial(case: Case, runtime: &Arc<Runtime>, target: &Arc<dyn Target>, saver: &Saver) -> Trial {
+    let (runtime, target, saver) = (runtime.clone(), target.clone(), saver.clone());
+    let (name, kind) = (case.name().to_owned(), target.name().to_owned());
+    let run = move || {
+        if let Some(reason) = case.ignored(&*target, saver.capabilities()) {
+            return Ok(Completion::ignored_with(reason));
+        }
+        runtime.block_on(case.run(target, saver))?;
+        Ok(Completion::Completed)
     };
-    libtest_mimic::run(&arguments, saver_cases().into_iter().map(trial).collect()).exit_code()
+    Trial::ignorable_test(name, run).with_kind(kind)
+}
+
+fn ignored(case: &Case, kind: &str, reason: String) -> Trial {
+    Trial::ignorable_test(case.name(), || Ok(Completion::ignored_with(reason))).with_kind(kind)
 }

@@ -5,7 +5,9 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod shared;
+mod shared {
+    pub(crate) mod copy;
+}
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -243,10 +245,10 @@ async fn encrypted(mut turns: Turns) {
 
 async fn copied(turns: Turns) {
     const GOLDEN: &str = "rich-1";
-    let golden = shared::golden_file(&turns.directory);
+    let golden = shared::copy::golden_file(&turns.directory);
     let saver = turns.saver();
     saver.setup().await.unwrap();
-    shared::copy_by_hand(&SqliteSaver::builder(&golden).build().unwrap(), &saver, GOLDEN).await;
+    shared::copy::copy_by_hand(&SqliteSaver::builder(&golden).build().unwrap(), &saver, GOLDEN).await;
     let compared = turns.python("equal", &[golden.to_str().unwrap(), GOLDEN]);
     assert_eq!(compared, json!({"equal": true, "count": 19}));
 }

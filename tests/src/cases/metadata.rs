@@ -1,9 +1,9 @@
 //! What becomes of metadata.
 
-use checkpoint_core::{CheckpointConfig, CheckpointMetadata, Value};
+use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, CheckpointMetadata, ErrorKind, Value};
 
 use crate::case::Ctx;
-use crate::fixture::{Done, canonical_metadata, checkpoint, list, map, put_with, read};
+use crate::fixture::{Done, canonical_metadata, checkpoint, encode, list, map, put_with, read};
 
 cases!("metadata";
     takes_scalars_of_the_config,
@@ -11,6 +11,7 @@ cases!("metadata";
     its_own_entries_come_first,
     keeps_unknown_keys_and_nesting,
     loses_nul_at_the_top,
+    nul_further_down_is_kept_or_refused,
     keeps_text_of_every_script,
     keeps_numbers,
     empty,
@@ -111,6 +112,27 @@ async fn loses_nul_at_the_top(ctx: Ctx) -> Done {
     let expected =
         CheckpointMetadata::new("loop", 1).with("nul", "").with("text", "abc").with("run_id", "run");
     ensure_eq!(found, expected, "metadata");
+    Ok(())
+}
+
+async fn nul_further_down_is_kept_or_refused(ctx: Ctx) -> Done {
+    let inside = [
+        CheckpointMetadata::new("loop", 1).with("map", map(&[("k", "a\0b".into())])),
+        CheckpointMetadata::new("loop", 1).with("list", Value::Array(vec!["\0".into()])),
+        CheckpointMetadata::new("loop", 1).with("map", map(&[("k\0", 1.into())])),
+        CheckpointMetadata::new("loop", 1).with("k\0", 1),
+    ];
+    for metadata in inside {
+        let config = CheckpointConfig::new(ctx.thread());
+        let made = checkpoint(&[("items", encode(&list(&[1]))?)]);
+        match put_with(ctx.saver(), &config, &made, &metadata).await {
+            Ok(stored) => ensure_eq!(read(ctx.saver(), &stored).await?.metadata, metadata, "metadata"),
+            Err(error) => {
+                ensure_eq!(error.kind(), ErrorKind::InvalidArgument, "kind of {error}");
+                ensure_eq!(ctx.saver().get_tuple(&config).await?, None, "refused, but stored");
+            }
+        }
+    }
     Ok(())
 }
 

@@ -7,7 +7,8 @@ use crate::case::Ctx;
 use crate::fixture::{Done, chain, checkpoint, id_of, put, random, write};
 
 cases!("threads";
-    ascending_by_id,
+    in_one_order_without_gaps,
+    ascending_where_every_order_agrees,
     each_thread_once_with_its_newest,
     after_and_limit,
     deleted_threads_are_gone,
@@ -41,10 +42,30 @@ async fn listed(ctx: &Ctx, prefix: &Str) -> checkpoint_core::Result<Vec<ThreadIn
     Ok(found)
 }
 
-async fn ascending_by_id(ctx: Ctx) -> Done {
-    let (prefix, stored) =
-        with_prefix(&ctx, &["b", "a", "B", "é", "10", "9", "a:1", "世", "_", "a "]).await?;
-    ensure_eq!(listed(&ctx, &prefix).await?, stored, "threads, by code point");
+/// Databases order text by rules of their own. Whatever the order is, it is the same each time, no thread is left out,
+/// and a listing that begins after any of them goes on there.
+async fn in_one_order_without_gaps(ctx: Ctx) -> Done {
+    let suffixes =
+        ["b", "a", "B", "é", "e\u{301}", "10", "9", "a:1", "世", "_", "a ", "a_b", "ab", "\\", "A b"];
+    let (prefix, mut stored) = with_prefix(&ctx, &suffixes).await?;
+    let found = listed(&ctx, &prefix).await?;
+    let mut sorted = found.clone();
+    let by_id = |thread: &ThreadInfo| thread.thread_id.clone();
+    sorted.sort_by_key(by_id);
+    stored.sort_by_key(by_id);
+    ensure_eq!(sorted, stored, "threads, whatever their order");
+    ensure_eq!(listed(&ctx, &prefix).await?, found, "the second listing");
+    for (at, thread) in found.iter().enumerate() {
+        let query = ThreadQuery::all().after(thread.thread_id.clone()).limit(found.len() - at - 1);
+        let rest: Vec<_> = ctx.saver().list_threads(query).try_collect().await?;
+        ensure_eq!(rest, found[at + 1..], "what comes after {:?}", thread.thread_id);
+    }
+    Ok(())
+}
+
+async fn ascending_where_every_order_agrees(ctx: Ctx) -> Done {
+    let (prefix, stored) = with_prefix(&ctx, &["c", "a", "b", "10", "11", "09"]).await?;
+    ensure_eq!(listed(&ctx, &prefix).await?, stored, "threads");
     Ok(())
 }
 

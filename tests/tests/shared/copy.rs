@@ -1,10 +1,9 @@
-//! What several test binaries do with Python's golden file.
+//! Python's golden file, and a copy of a thread by the calls that a program would make.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use checkpoint_core::{BaseCheckpointSaver, CheckpointTuple, ListQuery, PendingWrite, SaverExt, special};
-use checkpoint_sqlite::SqliteSaver;
 
 /// A copy of Python's file, which a test may write to.
 pub(crate) fn golden_file(directory: &tempfile::TempDir) -> PathBuf {
@@ -17,7 +16,7 @@ pub(crate) fn golden_file(directory: &tempfile::TempDir) -> PathBuf {
 
 /// Writes a checkpoint's pending writes by the calls that a program would have made: special ones in a call of their
 /// own, then the others at their positions, which special ones may take too.
-async fn put_writes(saver: &SqliteSaver, tuple: &CheckpointTuple) {
+async fn put_writes(saver: &impl BaseCheckpointSaver, tuple: &CheckpointTuple) {
     let mut tasks: BTreeMap<(&str, &str), Vec<&PendingWrite>> = BTreeMap::new();
     for write in &tuple.pending_writes {
         tasks.entry((&write.task_id, &write.task_path)).or_default().push(write);
@@ -40,7 +39,11 @@ async fn put_writes(saver: &SqliteSaver, tuple: &CheckpointTuple) {
 }
 
 /// Reads every tuple of a thread and writes it through the saver's own calls.
-pub(crate) async fn copy_by_hand(from: &SqliteSaver, into: &SqliteSaver, thread_id: &str) {
+pub(crate) async fn copy_by_hand(
+    from: &impl BaseCheckpointSaver,
+    into: &impl BaseCheckpointSaver,
+    thread_id: &str,
+) {
     let tuples = from.list_all(ListQuery::thread(thread_id)).await.unwrap();
     assert!(!tuples.is_empty(), "{thread_id}");
     for tuple in tuples.iter().rev() {
