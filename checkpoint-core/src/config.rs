@@ -229,7 +229,7 @@ impl ListQuery {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ThreadQuery {
-    /// Only threads whose id sorts (by code point) strictly after this one.
+    /// Only threads whose id sorts strictly after this one, in the order of `list_threads`.
     pub after: Option<Str>,
     /// At most this many; 0 yields nothing.
     pub limit: Option<usize>,

@@ -1,6 +1,6 @@
 //! Delta channels: channels whose checkpoints hold what was written, and only now and then the whole value.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::{
     BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple,
@@ -93,34 +93,125 @@ pub async fn walk(
     Ok(walk.finish())
 }
 
-/// A checkpoint as [`needed_ancestors`] looks at it.
+/// A checkpoint as [`NeededAncestors`] looks at it: which channels it has versions and values of.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Link {
-    /// The checkpoint; its values are not decoded.
-    pub checkpoint: Checkpoint,
-    /// Its metadata.
+    /// The channels that have a version.
+    pub versioned: Vec<Str>,
+    /// The channels that have a value, and whether it is a delta snapshot.
+    pub values: HashMap<Str, bool>,
+    /// The checkpoint's metadata.
     pub metadata: CheckpointMetadata,
     /// Its parent's id.
     pub parent_checkpoint_id: Option<Str>,
 }
 
 impl Link {
-    /// Describes one stored checkpoint.
+    /// Describes one stored checkpoint; its values are not decoded.
     pub fn new(
-        checkpoint: Checkpoint,
+        checkpoint: &Checkpoint,
         metadata: CheckpointMetadata,
         parent_checkpoint_id: Option<Str>,
     ) -> Self {
-        Self { checkpoint, metadata, parent_checkpoint_id }
+        let values = checkpoint.channel_values.iter();
+        Self::of_channels(
+            checkpoint.channel_versions.keys().cloned(),
+            values.map(|(channel, value)| (channel.clone(), is_snapshot(value))),
+            metadata,
+            parent_checkpoint_id,
+        )
+    }
+
+    /// Describes one stored checkpoint by the channels that have a version and those that have a value, each with
+    /// whether that is a delta snapshot.
+    pub fn of_channels(
+        versioned: impl IntoIterator<Item = Str>,
+        values: impl IntoIterator<Item = (Str, bool)>,
+        metadata: CheckpointMetadata,
+        parent_checkpoint_id: Option<Str>,
+    ) -> Self {
+        Self {
+            versioned: versioned.into_iter().collect(),
+            values: values.into_iter().collect(),
+            metadata,
+            parent_checkpoint_id: parent_checkpoint_id.filter(|id| !id.is_empty()),
+        }
     }
 }
 
-/// The ancestors that a checkpoint's delta channels need, from its parent on, for `prune` to keep.
+/// Finds the ancestors that a checkpoint's delta channels need, from its parent on, for `prune` to keep.
 ///
 /// A channel needs ancestors up to and with the nearest that has a value for it, when it has a version but no value
 /// here, and is a delta channel: the metadata counts updates since its last snapshot, or an ancestor holds a
 /// snapshot of it. (Other channels without a value, such as consumed triggers, need nothing.)
+///
+/// A backend asks for [`next`](Self::next), gives what it finds to [`visit`](Self::visit), and ends with
+/// [`finish`](Self::finish) when there is no next one or it was not found.
+#[derive(Debug)]
+pub struct NeededAncestors {
+    /// Channels without a seed so far, and whether they are known to be delta channels.
+    open: BTreeMap<Str, bool>,
+    next: Option<Str>,
+    seen: HashSet<Str>,
+    chain: Vec<Str>,
+    needed: usize,
+}
+
+impl NeededAncestors {
+    /// Begins at the checkpoint that is kept.
+    pub fn new(newest: &Link) -> Self {
+        let all =
+            newest.metadata.get("delta_writes_versioned").is_some_and(|flag| flag.as_bool() != Some(false));
+        let counted: HashSet<Str> = newest.metadata.delta_channels().map(Str::from).collect();
+        let open = newest
+            .versioned
+            .iter()
+            .chain(&counted)
+            .filter(|channel| !newest.values.contains_key(*channel))
+            .map(|channel| (channel.clone(), all || counted.contains(channel)))
+            .collect();
+        let next = newest.parent_checkpoint_id.clone();
+        Self { open, next, seen: HashSet::new(), chain: Vec::new(), needed: 0 }
+    }
+
+    /// The ancestor to be looked at next, if any.
+    pub fn next(&self) -> Option<&Str> {
+        self.next.as_ref().filter(|id| !self.open.is_empty() && !self.seen.contains(*id))
+    }
+
+    /// Takes in what stands at [`next`](Self::next).
+    pub fn visit(&mut self, link: Link) {
+        let Some(id) = self.next.take() else { return };
+        self.seen.insert(id.clone());
+        self.chain.push(id);
+        let (needed, length) = (&mut self.needed, self.chain.len());
+        self.open.retain(|channel, is_delta| match link.values.get(channel) {
+            None => {
+                *is_delta |= link.metadata.delta_channels().any(|counted| *counted == **channel);
+                true
+            }
+            Some(is_snapshot) => {
+                if *is_delta || *is_snapshot {
+                    *needed = length;
+                }
+                false
+            }
+        });
+        self.next = link.parent_checkpoint_id;
+    }
+
+    /// The ids of the ancestors that are needed, nearest first.
+    pub fn finish(mut self) -> Vec<Str> {
+        if self.open.values().any(|is_delta| *is_delta) {
+            self.needed = self.chain.len();
+        }
+        self.chain.truncate(self.needed);
+        self.chain
+    }
+}
+
+/// Finds what [`NeededAncestors`] finds, by one lookup per ancestor.
 ///
 /// # Errors
 /// What `load` returns.
@@ -128,46 +219,16 @@ pub fn needed_ancestors(
     newest: &Link,
     mut load: impl FnMut(&Str) -> Result<Option<Link>>,
 ) -> Result<Vec<Str>> {
-    let all = newest.metadata.get("delta_writes_versioned").is_some_and(|flag| flag.as_bool() != Some(false));
-    let counted: HashSet<&str> = newest.metadata.delta_channels().collect();
-    let lacks_value = |channel: &&str| !newest.checkpoint.channel_values.contains_key(*channel);
-    let versioned = newest.checkpoint.channel_versions.keys().map(|channel| &**channel);
-    // Channels without a seed so far, and whether they are known to be delta channels.
-    let mut open: BTreeMap<&str, bool> = versioned
-        .chain(counted.iter().copied())
-        .filter(lacks_value)
-        .map(|channel| (channel, all || counted.contains(channel)))
-        .collect();
-    let (mut chain, mut needed, mut seen) = (Vec::new(), 0, HashSet::new());
-    let mut next = newest.parent_checkpoint_id.clone().filter(|id| !id.is_empty());
-    while let Some(id) = next.take() {
-        if open.is_empty() || !seen.insert(id.clone()) {
-            break;
-        }
-        let Some(link) = load(&id)? else { break };
-        chain.push(id);
-        open.retain(|channel, is_delta| match link.checkpoint.channel_values.get(*channel) {
-            None => {
-                *is_delta |= link.metadata.delta_channels().any(|counted| counted == *channel);
-                true
-            }
-            Some(value) => {
-                if *is_delta || is_snapshot(value) {
-                    needed = chain.len();
-                }
-                false
-            }
-        });
-        next = link.parent_checkpoint_id.filter(|id| !id.is_empty());
+    let mut ancestors = NeededAncestors::new(newest);
+    while let Some(id) = ancestors.next() {
+        let Some(link) = load(id)? else { break };
+        ancestors.visit(link);
     }
-    if open.values().any(|is_delta| *is_delta) {
-        needed = chain.len();
-    }
-    chain.truncate(needed);
-    Ok(chain)
+    Ok(ancestors.finish())
 }
 
-fn is_snapshot(value: &ChannelValue) -> bool {
+/// Whether a value is a delta channel's snapshot, as far as its first bytes tell. Ciphertext is none.
+pub fn is_snapshot(value: &ChannelValue) -> bool {
     let ChannelValue::Blob(blob) = value else { return false };
     blob.tag == "msgpack"
         && matches!(
@@ -198,13 +259,16 @@ mod tests {
                 counted.iter().map(|channel| ((*channel).into(), crate::Value::Array(vec![]))).collect();
             let metadata = CheckpointMetadata::default()
                 .with("counters_since_delta_snapshot", crate::Value::Map(counters));
-            Link::new(checkpoint, metadata, at.checked_sub(1).map(|parent| format!("c{parent}").into()))
+            Link::new(&checkpoint, metadata, at.checked_sub(1).map(|parent| format!("c{parent}").into()))
         };
         links.iter().enumerate().map(link).collect()
     }
 
     fn needed(links: &[Link]) -> Vec<String> {
-        let load = |id: &Str| Ok(links.iter().find(|link| link.checkpoint.id == *id).cloned());
+        let load = |id: &Str| {
+            let at: usize = id.trim_start_matches('c').parse().unwrap();
+            Ok(links.get(at).cloned())
+        };
         needed_ancestors(links.last().unwrap(), load).unwrap().iter().map(ToString::to_string).collect()
     }
 

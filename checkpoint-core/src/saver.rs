@@ -94,7 +94,8 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
     /// after its first error.
     fn list(&self, query: ListQuery) -> BoxStream<'static, Result<CheckpointTuple>>;
 
-    /// Streams the threads that have a checkpoint, ascending by id (by code point).
+    /// Streams the threads that have a checkpoint, ascending by id: by code point, unless the database has another
+    /// order of texts (a Postgres with a language's collation).
     fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>>;
 
     /// Stores a checkpoint, whole or not at all. The config's checkpoint id, if any, becomes its parent. Returns the

@@ -272,7 +272,7 @@ fn link(config: &Config, open: &Open, place: (&str, &str, &str)) -> Result<Optio
         let read = || {
             let document = row::open_checkpoint(config, &row::typed(row, 2)?, place)?;
             let checkpoint = checkpoint_core::serde::document::decode_checkpoint(&document)?;
-            Ok(Link::new(checkpoint, row::metadata(row, 4)?, row::optional_text(row, 1)?))
+            Ok(Link::new(&checkpoint, row::metadata(row, 4)?, row::optional_text(row, 1)?))
         };
         read().map_err(|error| at_row(error, place.0, place.1, place.2))
     };

@@ -22,6 +22,9 @@ use crate::{Error, Result, TypedBytes};
 /// The environment variable that holds the AES key, as in Python: its UTF-8 bytes are the key.
 pub const AES_KEY_VARIABLE: &str = "LANGGRAPH_AES_KEY";
 
+/// The end of the type tags of values that are bound to their place: these cannot be moved without being sealed anew.
+pub const BOUND_SUFFIX: &str = "+aes256gcm";
+
 /// Where a sealed value stands. AES-GCM binds the value to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -352,6 +355,7 @@ mod tests {
             .seal(&secret(), &HERE)
             .unwrap();
         let python = Cipher::aes(b"PYTHONPYTHONPYTH").unwrap().seal(&secret(), &HERE).unwrap();
+        let python_tag = python.tag.clone();
         let new = Cipher::aes_gcm("new", &[b'N'; 32]).unwrap();
         assert_eq!(new.open(old.clone(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
         let ring = new
@@ -361,7 +365,9 @@ mod tests {
             .unwrap();
         assert_eq!(ring.open(old, &HERE).unwrap(), secret());
         assert_eq!(ring.open(python, &HERE).unwrap(), secret());
-        assert_eq!(ring.seal(&secret(), &HERE).unwrap().tag, "msgpack+aes256gcm");
+        let sealed = ring.seal(&secret(), &HERE).unwrap();
+        assert_eq!(sealed.tag, "msgpack+aes256gcm");
+        assert!(sealed.tag.ends_with(BOUND_SUFFIX) && !python_tag.ends_with(BOUND_SUFFIX));
         let shown = format!("{ring:?}");
         assert!(
             shown.contains("new")

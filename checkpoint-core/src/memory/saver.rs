@@ -192,7 +192,7 @@ impl Namespace {
 
     fn link(&self, checkpoint_id: &Str) -> Option<Link> {
         let row = self.checkpoints.get(checkpoint_id)?;
-        Some(Link::new(row.checkpoint.clone(), row.metadata.clone(), row.parent.clone()))
+        Some(Link::new(&row.checkpoint, row.metadata.clone(), row.parent.clone()))
     }
 
     fn prune(&mut self) -> Result<()> {
