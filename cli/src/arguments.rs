@@ -109,6 +109,23 @@ Examples:
         #[command(flatten)]
         consent: Consent,
     },
+    /// Copy threads with their whole history from one database to another.
+    ///
+    /// Every namespace, parents, metadata and pending writes are copied, the oldest checkpoint first and each one after its
+    /// writes: until the newest has arrived, the copy is an earlier state of the thread. What the target has already is
+    /// compared and not sent again, so a copy that was interrupted is run again, and one of a thread that went on brings
+    /// what is new. Nothing is deleted in the target, and no checkpoint there is replaced: those that differ are named,
+    /// and the exit code is 1. `--dry-run` afterwards tells whether anything is missing.
+    ///
+    /// Stop the agent for the last run. Writes that wait for a checkpoint that is not stored yet cannot be listed and are
+    /// not copied.
+    #[command(after_help = "\
+Examples:
+  ckpt --url postgres://localhost/agents setup
+  ckpt copy --from sqlite:agents.sqlite --to postgres://localhost/agents
+  ckpt copy --from sqlite:agents.sqlite --to sqlite:one.sqlite my-thread
+  CKPT_TO=postgres://me:secret@db/agents ckpt copy --from sqlite:agents.sqlite --to-key-file new.key")]
+    Copy(Copy),
     /// Delete a thread with everything in it.
     #[command(after_help = "Example:\n  ckpt delete-thread my-thread --yes")]
     DeleteThread {
@@ -153,6 +170,35 @@ Examples:
         /// The shell.
         shell: clap_complete::Shell,
     },
+}
+
+/// What to copy from where to where.
+#[derive(Debug, Args)]
+pub(crate) struct Copy {
+    /// The database to read.
+    #[arg(long, env = "CKPT_FROM", hide_env_values = true, value_name = "URL")]
+    pub(crate) from: String,
+    /// The database to write to; its tables are there already (`ckpt setup`).
+    #[arg(long, env = "CKPT_TO", hide_env_values = true, value_name = "URL")]
+    pub(crate) to: String,
+    /// The threads; all of them if none is named.
+    #[arg(value_name = "THREAD")]
+    pub(crate) threads: Vec<String>,
+    /// Write nothing; say what would be copied.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// As `--key-file`, for --from alone. A side with keys of its own takes no others.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from_key_file: Option<PathBuf>,
+    /// As `--gcm-key`, for --from alone.
+    #[arg(long, value_name = "ID=FILE")]
+    pub(crate) from_gcm_key: Vec<String>,
+    /// As `--key-file`, for --to alone. A side with keys of its own takes no others.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) to_key_file: Option<PathBuf>,
+    /// As `--gcm-key`, for --to alone.
+    #[arg(long, value_name = "ID=FILE")]
+    pub(crate) to_gcm_key: Vec<String>,
 }
 
 /// Consent to what cannot be undone.

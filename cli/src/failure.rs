@@ -62,6 +62,12 @@ impl Failure {
         Self::new(130, line)
     }
 
+    /// Says before the line what was being done.
+    pub(crate) fn within(mut self, what: impl Display) -> Self {
+        self.line = format!("{what}: {}", self.line);
+        self
+    }
+
     /// Prints the line. The reader of a pipe who has seen enough is no failure.
     pub(crate) fn report(self) -> ExitCode {
         if self.code == 0 {

@@ -1,6 +1,6 @@
 //! From a URL to a saver: the one place that knows the backends.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use checkpoint_core::cipher::AES_KEY_VARIABLE;
@@ -13,6 +13,9 @@ use crate::output::clean;
 
 /// What this program can open.
 const KNOWN: &str = "sqlite:PATH";
+
+/// What the flags for keys begin with that every command has.
+const EVERY_COMMAND: &str = "--";
 
 /// A saver of any backend.
 pub(crate) type Saver = Arc<dyn BaseCheckpointSaver>;
@@ -30,7 +33,7 @@ pub(crate) enum Sealed {
 
 /// Opens the database that the options name, with the keys that they name.
 pub(crate) fn saver(options: &Options, sealed: Sealed) -> Result<Saver> {
-    let cipher = cipher(options)?;
+    let cipher = cipher(&Keys::of_every_command(options))?;
     let sealed = match sealed {
         Sealed::KeepWithoutKey if cipher.is_some() => Sealed::Refuse,
         other => other,
@@ -72,10 +75,54 @@ pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<
     }
 }
 
+/// Whether two URLs name one database, as far as they tell.
+pub(crate) fn same_database(one: &str, other: &str) -> bool {
+    one == other || matches!((file(one), file(other)), (Some(one), Some(other)) if same_file(&one, &other))
+}
+
+/// The file that a URL names, if it is one of a file.
+fn file(url: &str) -> Option<PathBuf> {
+    let rest = url.strip_prefix("sqlite:")?;
+    Some(PathBuf::from(rest.strip_prefix("//").unwrap_or(rest)))
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        if let (Ok(one), Ok(other)) = (std::fs::metadata(one), std::fs::metadata(other)) {
+            return (one.dev(), one.ino()) == (other.dev(), other.ino());
+        }
+    }
+    let resolved = |path: &Path| std::fs::canonicalize(path).or_else(|_| std::path::absolute(path)).ok();
+    resolved(one).is_some_and(|one| resolved(other) == Some(one))
+}
+
+/// Where keys are given.
+pub(crate) struct Keys<'a> {
+    /// What the names of the flags begin with.
+    pub(crate) flags: &'static str,
+    pub(crate) file: Option<&'a Path>,
+    pub(crate) gcm: &'a [String],
+}
+
+impl<'a> Keys<'a> {
+    /// The flags that every command has; without a file, the environment is looked at too.
+    pub(crate) fn of_every_command(options: &'a Options) -> Self {
+        Self { flags: EVERY_COMMAND, file: options.key_file.as_deref(), gcm: &options.gcm_key }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.file.is_none() && self.gcm.is_empty()
+    }
+}
+
 /// The keys: from files, else from the environment.
-fn cipher(options: &Options) -> Result<Option<Cipher>> {
-    let aes = match &options.key_file {
+pub(crate) fn cipher(keys: &Keys<'_>) -> Result<Option<Cipher>> {
+    let flags = keys.flags;
+    let aes = match keys.file {
         Some(file) => Some((key(file)?, format!("the key file {}", file.display()))),
+        None if flags != EVERY_COMMAND => None,
         None => std::env::var_os(AES_KEY_VARIABLE)
             .map(|key| (key.into_encoded_bytes(), AES_KEY_VARIABLE.to_owned())),
     };
@@ -84,16 +131,18 @@ fn cipher(options: &Options) -> Result<Option<Cipher>> {
         move |error: checkpoint_core::Error| Failure::usage(format!("{from}: {error}"))
     };
     let mut cipher: Option<Cipher> = None;
-    for given in &options.gcm_key {
+    for given in keys.gcm {
         let (id, file) = given.split_once('=').ok_or_else(|| {
-            Failure::usage("--gcm-key takes ID=FILE: the key's id, and a file with its 32 bytes")
+            Failure::usage(format!(
+                "{flags}gcm-key takes ID=FILE: the key's id, and a file with its 32 bytes"
+            ))
         })?;
         let key = key(Path::new(file))?;
         let next = match cipher {
             None => Cipher::aes_gcm(id, &key),
             Some(cipher) => cipher.and_open_aes_gcm(id, &key),
         };
-        cipher = Some(next.map_err(named(&format!("--gcm-key {given}")))?);
+        cipher = Some(next.map_err(named(&format!("{flags}gcm-key {given}")))?);
     }
     Ok(match (cipher, aes) {
         (Some(cipher), Some((key, from))) => Some(cipher.and_open_aes(&key).map_err(named(&from))?),

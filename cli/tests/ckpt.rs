@@ -2,67 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod shared;
+
 use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::Value as Json;
 
-/// The key with which Python sealed the thread `enc-1` of its file: the bytes 0 to 31.
-fn key_file(directory: &Path) -> PathBuf {
-    let path = directory.join("key");
-    std::fs::write(&path, (0..32).collect::<Vec<u8>>()).unwrap();
-    path
-}
-
-struct Golden {
-    directory: tempfile::TempDir,
-    path: PathBuf,
-}
-
-impl Golden {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("python_thread.sqlite");
-        let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors/python_thread.sqlite");
-        std::fs::write(&path, std::fs::read(original).unwrap()).unwrap();
-        Self { directory, path }
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        ckpt().env("CKPT_URL", format!("sqlite:{}", self.path.display())).args(arguments).output().unwrap()
-    }
-
-    /// What a command that succeeds prints.
-    fn text(&self, arguments: &[&str]) -> String {
-        text(&self.run(arguments))
-    }
-
-    fn lines(&self, arguments: &[&str]) -> Vec<Json> {
-        self.text(arguments).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-}
-
-fn ckpt() -> Command {
-    let mut ckpt = Command::new(env!("CARGO_BIN_EXE_ckpt"));
-    ckpt.env_remove("LANGGRAPH_AES_KEY").env_remove("CKPT_URL").stdin(Stdio::null());
-    ckpt
-}
-
-fn text(output: &Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout.clone()).unwrap();
-    assert!(!text.contains('\u{1b}'), "no colours in a pipe");
-    text
-}
-
-/// The one line of a command that fails with this code.
-fn failure(output: &Output, code: i32) -> String {
-    let line = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{line}");
-    assert!(line.starts_with("ckpt: ") && line.lines().count() == 1, "{line}");
-    line
-}
+use shared::{Golden, ckpt, failure, key_file, text};
 
 #[test]
 fn history_has_every_checkpoint_of_a_thread_that_python_wrote() {

@@ -1,6 +1,7 @@
 //! The commands, one file for each kind.
 
 mod conformance;
+mod copy;
 mod demo;
 mod history;
 mod manage;
@@ -40,6 +41,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
             let saver = saver(&options, Sealed::Refuse)?;
             manage::copy_thread(&saver, &source, &target, consent.yes, options.json).await
         }
+        Command::Copy(asked) => copy::run(&options, &asked).await,
         Command::DeleteThread { thread, consent } => {
             manage::delete_thread(&saver(&options, Sealed::Refuse)?, &thread, consent.yes, options.json).await
         }

@@ -1,0 +1,133 @@
+//! Whether two databases hold the same, whatever each of them does to the form of it.
+
+use std::cmp::Ordering;
+
+use checkpoint_core::{
+    ChannelValue, ChannelValues, Checkpoint, CheckpointMetadata, CheckpointTuple, PendingWrite, Value,
+};
+
+/// The entry of old checkpoints' metadata that LangGraph's Postgres saver does not store.
+const NOT_EVERYWHERE: &str = "writes";
+
+/// About how many bytes a value has.
+pub(super) fn size(value: &ChannelValue) -> usize {
+    match value {
+        ChannelValue::Blob(blob) => blob.data.len(),
+        ChannelValue::Str(text) => text.len(),
+        _ => 8,
+    }
+}
+
+/// Whether the target's checkpoint is the source's. A parent that only the target knows was pruned in the source.
+pub(super) fn same_checkpoint(source: &CheckpointTuple, target: &CheckpointTuple) -> bool {
+    let parent = source.parent_checkpoint_id();
+    (parent.is_none() || parent == target.parent_checkpoint_id())
+        && same_content(&source.checkpoint, &target.checkpoint)
+        && same_metadata(&source.metadata, &target.metadata)
+}
+
+/// Whether two writes of one place say the same.
+pub(super) fn same_write(source: &PendingWrite, target: &PendingWrite) -> bool {
+    source.channel == target.channel && same_channel_value(&source.value, &target.value)
+}
+
+fn same_content(a: &Checkpoint, b: &Checkpoint) -> bool {
+    a.v == b.v
+        && a.id == b.id
+        && a.ts == b.ts
+        && a.channel_versions == b.channel_versions
+        && a.versions_seen == b.versions_seen
+        && a.updated_channels == b.updated_channels
+        && same_channel_values(&a.channel_values, &b.channel_values)
+        && same_channel_values(&a.extra, &b.extra)
+}
+
+fn same_channel_values(a: &ChannelValues, b: &ChannelValues) -> bool {
+    a.len() == b.len()
+        && a.iter().all(|(name, value)| b.get(name).is_some_and(|other| same_channel_value(value, other)))
+}
+
+fn same_channel_value(a: &ChannelValue, b: &ChannelValue) -> bool {
+    // Most values are equal, and need not be decoded then.
+    a == b || matches!((a.to_value(), b.to_value()), (Ok(a), Ok(b)) if same_value(&a, &b))
+}
+
+fn same_metadata(source: &CheckpointMetadata, target: &CheckpointMetadata) -> bool {
+    let entries = |metadata: &CheckpointMetadata, other: &CheckpointMetadata| {
+        metadata.iter().all(|(key, value)| match other.get(key) {
+            Some(other) => same_value(value, other),
+            None => &**key == NOT_EVERYWHERE,
+        })
+    };
+    entries(source, target) && entries(target, source)
+}
+
+/// Equal but for the order of a map's entries, and for whether a number is written as an integer: JSON columns keep
+/// neither.
+fn same_value(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_value(a, b))
+        }
+        (Value::Map(a), Value::Map(b)) => a.len() == b.len() && same_entries(a, b),
+        // Zero has a sign that JSON columns do not keep.
+        (Value::Float(a), Value::Float(b)) => {
+            a.partial_cmp(b).map_or(a.is_nan() && b.is_nan(), Ordering::is_eq)
+        }
+        (Value::Float(number), Value::Int(_) | Value::UInt(_)) => is_whole(*number, b),
+        (Value::Int(_) | Value::UInt(_), Value::Float(number)) => is_whole(*number, a),
+        _ => a == b,
+    }
+}
+
+fn same_entries(a: &[(Value, Value)], b: &[(Value, Value)]) -> bool {
+    let same = |(a, b): (&(Value, Value), &(Value, Value))| same_value(&a.0, &b.0) && same_value(&a.1, &b.1);
+    // In the same order nearly always; sorted by their text where not.
+    let sorted = |entries: &[(Value, Value)]| {
+        let mut entries = entries.to_vec();
+        entries.sort_by_cached_key(|(key, _)| format!("{key:?}"));
+        entries
+    };
+    a.iter().zip(b).all(same) || sorted(a).iter().zip(&sorted(b)).all(same)
+}
+
+fn is_whole(float: f64, integer: &Value) -> bool {
+    let text = match integer {
+        Value::Int(number) => number.to_string(),
+        Value::UInt(number) => number.to_string(),
+        _ => return false,
+    };
+    // By their digits: a conversion would round one of them.
+    format!("{float}") == text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(entries: &[(&str, Value)]) -> Value {
+        Value::Map(entries.iter().map(|(key, value)| ((*key).into(), value.clone())).collect())
+    }
+
+    #[test]
+    fn the_form_does_not_matter_and_the_content_does() {
+        let nested = |first: &[(&str, Value)]| map(&[("k", Value::Array(vec![map(first)]))]);
+        let ab = nested(&[("a", 1_i64.into()), ("b", Value::Nil)]);
+        assert!(same_value(&ab, &nested(&[("b", Value::Nil), ("a", 1_i64.into())])));
+        assert!(!same_value(&ab, &nested(&[("b", Value::Nil), ("a", 2_i64.into())])));
+        assert!(!same_value(&ab, &nested(&[("a", 1_i64.into())])));
+        assert!(same_value(&1e16.into(), &10_000_000_000_000_000_i64.into()));
+        assert!(!same_value(&1.5.into(), &1_i64.into()) && !same_value(&1_i64.into(), &true.into()));
+        assert!(!same_value(&9_007_199_254_740_993_i64.into(), &9_007_199_254_740_992.0.into()));
+        assert!(same_value(&f64::NAN.into(), &f64::NAN.into()));
+    }
+
+    #[test]
+    fn metadata_may_lack_what_postgres_drops_and_nothing_else() {
+        let metadata = CheckpointMetadata::new("loop", 1);
+        assert!(same_metadata(&metadata.clone().with("writes", "x"), &metadata));
+        assert!(!same_metadata(&metadata.clone().with("user", "x"), &metadata));
+        assert!(!same_metadata(&metadata, &metadata.clone().with("user", "x")));
+        assert!(!same_metadata(&metadata.clone().with("writes", "x"), &metadata.with("writes", "y")));
+    }
+}

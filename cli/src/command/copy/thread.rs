@@ -1,0 +1,327 @@
+//! One thread: what of it the target lacks, and how that gets there.
+
+use std::collections::{HashMap, HashSet};
+
+use checkpoint_core::{
+    BoxStream, ChannelValue, ChannelVersions, CheckpointConfig, CheckpointTuple, Error, ListQuery,
+    PendingWrite, Result as CoreResult, Str,
+};
+use futures_util::TryStreamExt;
+
+use super::compare::{same_checkpoint, same_write, size};
+use super::writes::{Call, calls};
+use super::{Counts, Sides};
+use crate::failure::{Failure, Result};
+use crate::output::{self, clean};
+
+/// About how many bytes of a thread stay in memory between its comparison and its copy; the rest is read twice.
+const KEPT_BYTES: usize = 8 << 20;
+
+/// For so many namespaces of a thread it is remembered which values went to the target last.
+const NAMESPACES: usize = 64;
+
+/// What a thread that could not be copied is reported with.
+pub(super) struct Stopped {
+    pub(super) failure: Failure,
+    /// Whether other threads may fare better.
+    pub(super) only_this: bool,
+}
+
+impl Stopped {
+    fn only_this(line: String) -> Self {
+        Self { failure: Failure::failed(line), only_this: true }
+    }
+
+    fn at(side: &str, place: &str, error: Error) -> Self {
+        use checkpoint_core::ErrorKind::{Codec, InvalidArgument};
+        let only_this = matches!(error.kind(), Codec | InvalidArgument);
+        Self { failure: Failure::from(error).within(format!("{side}: {place}")), only_this }
+    }
+}
+
+/// A checkpoint that the target lacks, or lacks writes on.
+struct Lacking {
+    config: CheckpointConfig,
+    /// Whether the checkpoint itself is missing.
+    checkpoint: bool,
+    /// The task and index of each write that is missing; `None` for all of them.
+    writes: Option<HashSet<(Str, i32)>>,
+    /// What was read of it, if there was room to keep it.
+    tuple: Option<Box<CheckpointTuple>>,
+}
+
+/// What a comparison found.
+#[derive(Default)]
+struct Comparison {
+    /// Newest first.
+    lacking: Vec<Lacking>,
+    kept_bytes: usize,
+    /// The newest checkpoint that differs, and how many do.
+    differing: (Option<String>, usize),
+    /// The namespaces in which the target went on by itself.
+    went_on: HashSet<Str>,
+}
+
+/// Copies what the target lacks of a thread.
+pub(super) async fn copy(sides: &Sides, thread: &Str, counts: &Counts) -> Result<(), Stopped> {
+    let compared = compare(sides, thread, counts).await?;
+    let mut sent = Sent::default();
+    // The newest one comes last: who sees that has all that it needs.
+    for lacking in compared.lacking.into_iter().rev() {
+        send(sides, lacking, &mut sent, counts).await?;
+    }
+    match compared.differing {
+        (Some(newest), differing) => Err(Stopped::only_this(format!(
+            "thread {}: checkpoints that differ in the target and were left as they are there: {differing}; the \
+             newest is {newest}",
+            output::thread(thread)
+        ))),
+        (None, _) => Ok(()),
+    }
+}
+
+/// Lists both sides, newest first, and puts them beside each other.
+async fn compare(sides: &Sides, thread: &Str, counts: &Counts) -> Result<Comparison, Stopped> {
+    let mut source =
+        Listing::new("reading --from", thread, sides.from.list(ListQuery::thread(thread.clone())));
+    let mut target = Listing::new("reading --to", thread, sides.to.list(ListQuery::thread(thread.clone())));
+    let mut out = Comparison::default();
+    let mut theirs = target.next().await?;
+    while let Some((id, tuples)) = source.next().await? {
+        while let Some((_, group)) = theirs.take_if(|(theirs, _)| *theirs > id) {
+            out.only_in_target(&group, counts);
+            theirs = target.next().await?;
+        }
+        let mut group = Vec::new();
+        if let Some((_, same)) = theirs.take_if(|(theirs, _)| *theirs == id) {
+            group = same;
+            theirs = target.next().await?;
+        }
+        for tuple in tuples {
+            let at =
+                group.iter().position(|theirs| theirs.config.checkpoint_ns() == tuple.config.checkpoint_ns());
+            let theirs = at.map(|at| group.swap_remove(at));
+            out.pair(tuple, theirs.as_ref(), counts)?;
+        }
+        out.only_in_target(&group, counts);
+    }
+    while let Some((_, group)) = theirs.take() {
+        out.only_in_target(&group, counts);
+        theirs = target.next().await?;
+    }
+    Ok(out)
+}
+
+impl Comparison {
+    fn only_in_target(&mut self, tuples: &[CheckpointTuple], counts: &Counts) {
+        for tuple in tuples {
+            counts.only_in_target.add(1);
+            self.went_on.insert(tuple.config.checkpoint_ns().clone());
+        }
+    }
+
+    fn differs(&mut self, tuple: &CheckpointTuple) {
+        self.differing.0.get_or_insert_with(|| clean(&tuple.checkpoint.id).into_owned());
+        self.differing.1 += 1;
+    }
+
+    fn pair(
+        &mut self,
+        source: CheckpointTuple,
+        target: Option<&CheckpointTuple>,
+        counts: &Counts,
+    ) -> Result<(), Stopped> {
+        // Said before anything of the thread is written.
+        calls(&source.pending_writes, |_| true).map_err(|misplaced| {
+            Stopped::only_this(format!("{}: {}", place(&source.config), clean(&misplaced.to_string())))
+        })?;
+        let writes = match target {
+            None => None,
+            Some(target) => {
+                counts.there.add(1);
+                let same = same_checkpoint(&source, target);
+                let (missing, all_same) = self.missing_writes(&source, target);
+                if !(same && all_same) {
+                    self.differs(&source);
+                }
+                if missing.is_empty() {
+                    return Ok(());
+                }
+                Some(missing)
+            }
+        };
+        let config = source.config.clone();
+        let bytes: usize = source.checkpoint.channel_values.values().map(size).sum::<usize>()
+            + source.pending_writes.iter().map(|write| size(&write.value)).sum::<usize>();
+        self.kept_bytes = self.kept_bytes.saturating_add(bytes);
+        let tuple = (self.kept_bytes <= KEPT_BYTES).then(|| Box::new(source));
+        self.lacking.push(Lacking { config, checkpoint: target.is_none(), writes, tuple });
+        Ok(())
+    }
+
+    /// The places of the writes that the target shall get, and whether those that it has are the source's.
+    ///
+    /// A special channel is written again and again (an answer to an interrupt, say), so what the source has is newer,
+    /// unless the target went on by itself.
+    fn missing_writes(
+        &self,
+        source: &CheckpointTuple,
+        target: &CheckpointTuple,
+    ) -> (HashSet<(Str, i32)>, bool) {
+        let there: HashMap<(&str, i32), &PendingWrite> =
+            target.pending_writes.iter().map(|write| ((&*write.task_id, write.idx), write)).collect();
+        let mut all_same = true;
+        let went_on = self.went_on.contains(source.config.checkpoint_ns());
+        let lacking =
+            source.pending_writes.iter().filter(|write| match there.get(&(&*write.task_id, write.idx)) {
+                None => true,
+                Some(theirs) if same_write(write, theirs) => false,
+                Some(_) if write.idx < 0 => !went_on,
+                Some(_) => {
+                    all_same = false;
+                    false
+                }
+            });
+        let lacking = lacking.map(|write| (write.task_id.clone(), write.idx)).collect();
+        (lacking, all_same)
+    }
+}
+
+/// A listing by id: now and then two namespaces share one.
+struct Listing<'a> {
+    side: &'static str,
+    thread: &'a Str,
+    tuples: BoxStream<'static, CoreResult<CheckpointTuple>>,
+    next: Option<CheckpointTuple>,
+    begun: bool,
+}
+
+impl<'a> Listing<'a> {
+    fn new(
+        side: &'static str,
+        thread: &'a Str,
+        tuples: BoxStream<'static, CoreResult<CheckpointTuple>>,
+    ) -> Self {
+        Self { side, thread, tuples, next: None, begun: false }
+    }
+
+    async fn tuple(&mut self) -> Result<Option<CheckpointTuple>, Stopped> {
+        let place = || format!("thread {}", output::thread(self.thread));
+        self.tuples.try_next().await.map_err(|error| Stopped::at(self.side, &place(), error))
+    }
+
+    /// The checkpoints of the next id.
+    async fn next(&mut self) -> Result<Option<(Str, Vec<CheckpointTuple>)>, Stopped> {
+        if !std::mem::replace(&mut self.begun, true) {
+            self.next = self.tuple().await?;
+        }
+        let Some(first) = self.next.take() else { return Ok(None) };
+        let id = first.checkpoint.id.clone();
+        let mut group = vec![first];
+        self.next = self.tuple().await?;
+        while let Some(tuple) = self.next.take_if(|tuple| tuple.checkpoint.id == id) {
+            group.push(tuple);
+            self.next = self.tuple().await?;
+        }
+        Ok(Some((id, group)))
+    }
+}
+
+/// What went to the target last, by namespace.
+#[derive(Default)]
+struct Sent(HashMap<Str, Last>);
+
+struct Last {
+    checkpoint_id: Str,
+    versions: ChannelVersions,
+    /// The channels that had a value.
+    valued: HashSet<Str>,
+}
+
+impl Sent {
+    /// The channels that the checkpoint changed, seen from its parent: a backend that stores values by their version has
+    /// the others. Where the parent was not the last one, that is all of them.
+    fn new_versions(&mut self, tuple: &CheckpointTuple) -> ChannelVersions {
+        let checkpoint = &tuple.checkpoint;
+        let ns = tuple.config.checkpoint_ns();
+        let last = self.0.get(ns).filter(|last| tuple.parent_checkpoint_id() == Some(&last.checkpoint_id));
+        let is_new = |channel: &Str| {
+            last.is_none_or(|last| {
+                last.versions.get(channel) != checkpoint.channel_versions.get(channel)
+                    || last.valued.contains(channel) != checkpoint.channel_values.contains_key(channel)
+            })
+        };
+        let versions = &checkpoint.channel_versions;
+        let new = versions
+            .iter()
+            .filter(|(channel, _)| is_new(channel))
+            .map(|(channel, version)| (channel.clone(), version.clone()))
+            .collect();
+        let now = Last {
+            checkpoint_id: checkpoint.id.clone(),
+            versions: versions.clone(),
+            valued: checkpoint.channel_values.keys().cloned().collect(),
+        };
+        if self.0.len() >= NAMESPACES && !self.0.contains_key(ns) {
+            self.0.clear();
+        }
+        self.0.insert(ns.clone(), now);
+        new
+    }
+}
+
+/// Sends one checkpoint: first its writes, so that nobody finds it without them.
+async fn send(sides: &Sides, lacking: Lacking, sent: &mut Sent, counts: &Counts) -> Result<(), Stopped> {
+    let Lacking { config, checkpoint, writes, tuple } = lacking;
+    let at = place(&config);
+    let tuple = match tuple {
+        Some(tuple) => *tuple,
+        None => match sides.from.get_tuple(&config).await {
+            Ok(Some(tuple)) => tuple,
+            // Deleted since it was compared.
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(Stopped::at("reading --from", &at, error)),
+        },
+    };
+    let failed = |error| Stopped::at("writing --to", &at, error);
+    let wanted = |write: &PendingWrite| {
+        writes.as_ref().is_none_or(|missing| missing.contains(&(write.task_id.clone(), write.idx)))
+    };
+    let calls = calls(&tuple.pending_writes, wanted)
+        .map_err(|misplaced| Stopped::only_this(format!("{at}: {}", clean(&misplaced.to_string()))))?;
+    for Call { task_id, task_path, writes: pairs, .. } in &calls {
+        if !sides.dry_run {
+            sides.to.put_writes(&config, pairs, task_id, task_path).await.map_err(failed)?;
+        }
+    }
+    for write in tuple.pending_writes.iter().filter(|write| wanted(write)) {
+        counts.writes.add(1);
+        counts.bytes.add(size(&write.value));
+    }
+    if !checkpoint {
+        return Ok(());
+    }
+    let new_versions = sent.new_versions(&tuple);
+    // The thread and the place alone: whatever else a config holds would be merged into the metadata.
+    let mut parent =
+        CheckpointConfig::new(config.thread_id().clone()).with_checkpoint_ns(config.checkpoint_ns().clone());
+    if let Some(id) = tuple.parent_checkpoint_id() {
+        parent = parent.with_checkpoint_id(id.clone());
+    }
+    if !sides.dry_run {
+        sides.to.put(&parent, &tuple.checkpoint, &tuple.metadata, &new_versions).await.map_err(failed)?;
+    }
+    counts.checkpoints.add(1);
+    let changed = |(channel, _): &(&Str, &ChannelValue)| new_versions.contains_key(*channel);
+    let values = tuple.checkpoint.channel_values.iter().filter(changed);
+    counts.bytes.add(values.map(|(_, value)| size(value)).sum());
+    Ok(())
+}
+
+fn place(config: &CheckpointConfig) -> String {
+    let id = config.checkpoint_id().map_or("", |id| id);
+    let ns = config.checkpoint_ns();
+    let within =
+        if ns.is_empty() { String::new() } else { format!(" in namespace {}", output::namespace(ns)) };
+    format!("thread {}, checkpoint {}{within}", output::thread(config.thread_id()), clean(id))
+}
