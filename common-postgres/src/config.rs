@@ -1,0 +1,687 @@
+//! Where the server is, how to get in, and how many connections to keep.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use checkpoint_core::{Error, Result};
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts};
+use secrecy::{ExposeSecret, SecretString};
+use tokio_postgres::config::{ChannelBinding, LoadBalanceHosts, SslNegotiation, TargetSessionAttrs};
+use tokio_postgres::{Config, NoTls};
+
+use crate::tls::{self, RootCert};
+use crate::url;
+
+/// The time that opening a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time that a call may wait until a connection of the pool is free.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The name that `pg_stat_activity` shows.
+const APPLICATION_NAME: &str = "checkpoint-postgres";
+/// The connections that a pool opens at most.
+const MAX_CONNECTIONS: usize = 10;
+/// Setup holds a lock on one connection and works on another.
+const LEAST_CONNECTIONS: usize = 2;
+/// Firewalls and balancers forget a silent connection after four minutes or more; the system's own two hours come
+/// too late.
+const KEEPALIVES_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVES_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVES_COUNT: u32 = 3;
+/// Without it, a statement sent into a connection that was cut silently waits for about 15 minutes.
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Every statement finds its rows by key, so that the plan never depends on the values: one plan, made once.
+const GENERIC_PLANS: &str = "-c plan_cache_mode=force_generic_plan";
+/// PostgreSQL keeps timeouts as milliseconds in an `i32`.
+const LONGEST_TIMEOUT_MS: u128 = i32::MAX as u128;
+
+/// How much TLS protects a connection; the names are libpq's.
+///
+/// Connections over Unix sockets never use TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SslMode {
+    /// Never TLS.
+    Disable,
+    /// TLS where the server offers it, else none. The server is not verified unless a root certificate is given.
+    Prefer,
+    /// TLS or no connection. The server is not verified unless a root certificate is given: then this is
+    /// [`VerifyCa`](Self::VerifyCa).
+    Require,
+    /// TLS, and the server's certificate must be signed by the given root certificate.
+    VerifyCa,
+    /// TLS, and the server's certificate must be for the host's name and signed by the given root certificate, or
+    /// by one that the system trusts.
+    VerifyFull,
+}
+
+impl SslMode {
+    /// The name in a URL, as in `verify-full`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Disable => "disable",
+            Self::Prefer => "prefer",
+            Self::Require => "require",
+            Self::VerifyCa => "verify-ca",
+            Self::VerifyFull => "verify-full",
+        }
+    }
+}
+
+/// What it takes to connect to a PostgreSQL server.
+///
+/// It comes from a URL ([`from_url`](Self::from_url)), from libpq's environment variables
+/// ([`from_env`](Self::from_env)) or from [`new`](Self::new), and the setters change what these said.
+/// Nothing is opened and no file is read before a pool is made. `Debug` does not show the password.
+#[derive(Clone)]
+pub struct PostgresConfig {
+    pub(crate) hosts: Vec<String>,
+    pub(crate) host_addrs: Vec<IpAddr>,
+    pub(crate) ports: Vec<u16>,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<SecretString>,
+    pub(crate) database: Option<String>,
+    ssl_mode: Option<SslMode>,
+    root_cert: Option<RootCert>,
+    client_cert: Option<PathBuf>,
+    client_key: Option<PathBuf>,
+    application_name: String,
+    options: Option<String>,
+    connect_timeout: Option<Duration>,
+    acquire_timeout: Duration,
+    statement_timeout: Option<Duration>,
+    max_connections: usize,
+    pgbouncer: bool,
+    /// What goes to the driver unchanged: keepalives, session attributes, channel binding.
+    driver: Config,
+}
+
+impl PostgresConfig {
+    /// Names host, user and database; everything else has its default.
+    ///
+    /// A host that begins with `/` is the directory of a Unix socket. Several hosts are separated by commas; they
+    /// are tried in turn.
+    pub fn new(host: impl AsRef<str>, user: impl Into<String>, database: impl Into<String>) -> Self {
+        let mut config = Self::empty();
+        config.hosts = host.as_ref().split(',').map(str::to_owned).collect();
+        config.user = Some(user.into());
+        config.database = Some(database.into());
+        config
+    }
+
+    /// Reads `postgres://user:password@host:port/database?parameter=value`, where every part may be left out.
+    ///
+    /// `postgresql://` is the same. Without a host it is `localhost`, without a user the operating system's, without
+    /// a database the one that is called as the user. The parts are percent-encoded: a password with one of
+    /// `@ : / ? % [ ]` in it needs that (`%40 %3A %2F %3F %25 %5B %5D`). Several hosts are separated by commas, each
+    /// with its port; a Unix socket's directory is written `%2Fvar%2Frun%2Fpostgresql`, or as `?host=/var/run/postgresql`.
+    ///
+    /// Parameters of libpq, with its meaning: `host`, `hostaddr`, `port`, `user`, `password`, `dbname`, `sslmode`
+    /// (all but `allow`), `sslrootcert` (a path, or `system`), `sslcert`, `sslkey`, `sslnegotiation`,
+    /// `channel_binding`, `application_name`, `options`, `connect_timeout` (0 is none), `keepalives`,
+    /// `keepalives_idle`, `keepalives_interval`, `keepalives_count`, `tcp_user_timeout`, `load_balance_hosts` and
+    /// `target_session_attrs` (`any`, `read-write`, `read-only`).
+    ///
+    /// Parameters of ours: `pool_size` ([`max_connections`](Self::max_connections)), `acquire_timeout` (seconds),
+    /// `statement_timeout` (milliseconds) and `pgbouncer` (`true` or `false`). Every time may have one of
+    /// PostgreSQL's units: `us`, `ms`, `s`, `min`, `h`, `d`.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) that names what is wrong, and shows neither the
+    /// password nor the URL.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let mut config = Self::empty();
+        url::parse(url, &mut config)?;
+        Ok(config)
+    }
+
+    /// Reads libpq's environment variables.
+    ///
+    /// They are `PGHOST`, `PGHOSTADDR`, `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE`, `PGSSLMODE`,
+    /// `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`, `PGSSLNEGOTIATION`, `PGCHANNELBINDING`, `PGAPPNAME`,
+    /// `PGCONNECT_TIMEOUT`, `PGOPTIONS`, `PGTARGETSESSIONATTRS` and `PGLOADBALANCEHOSTS`. Those that are not set or
+    /// empty leave the default. Password and service files are not read.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) when a variable has a value that is not
+    /// understood, or when one is set that would change where or how safely libpq connects and is not known here.
+    pub fn from_env() -> Result<Self> {
+        Self::from_variables(|name| std::env::var_os(name))
+    }
+
+    fn from_variables(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self> {
+        let set = |name: &'static str| lookup(name).filter(|value| !value.is_empty());
+        if let Some(name) = UNKNOWN_VARIABLES.into_iter().find(|name| set(name).is_some()) {
+            return Err(
+                invalid("this environment variable is not supported; unset it").with("variable", name)
+            );
+        }
+        let mut config = Self::empty();
+        for (name, parameter) in VARIABLES {
+            let Some(value) = set(name) else { continue };
+            let Ok(value) = value.into_string() else {
+                return Err(invalid("the environment variable is not UTF-8").with("variable", name));
+            };
+            config.set(parameter, &value).map_err(|error| error.with("variable", name))?;
+        }
+        Ok(config)
+    }
+
+    fn empty() -> Self {
+        let mut driver = Config::new();
+        driver
+            .keepalives_idle(KEEPALIVES_IDLE)
+            .keepalives_interval(KEEPALIVES_INTERVAL)
+            .keepalives_retries(KEEPALIVES_COUNT)
+            .tcp_user_timeout(TCP_USER_TIMEOUT);
+        Self {
+            hosts: Vec::new(),
+            host_addrs: Vec::new(),
+            ports: Vec::new(),
+            user: None,
+            password: None,
+            database: None,
+            ssl_mode: None,
+            root_cert: None,
+            client_cert: None,
+            client_key: None,
+            application_name: APPLICATION_NAME.to_owned(),
+            options: None,
+            connect_timeout: Some(CONNECT_TIMEOUT),
+            acquire_timeout: ACQUIRE_TIMEOUT,
+            statement_timeout: None,
+            max_connections: MAX_CONNECTIONS,
+            pgbouncer: false,
+            driver,
+        }
+    }
+
+    /// Sets the port of every host; 5432 unless set.
+    #[must_use]
+    pub fn port(mut self, port: u16) -> Self {
+        self.ports = vec![port];
+        self
+    }
+
+    /// Sets the password.
+    #[must_use]
+    pub fn password(mut self, password: SecretString) -> Self {
+        self.password = Some(password);
+        self
+    }
+
+    /// Sets how much TLS protects the connections; [`SslMode::Prefer`] unless set.
+    #[must_use]
+    pub fn ssl_mode(mut self, mode: SslMode) -> Self {
+        self.ssl_mode = Some(mode);
+        self
+    }
+
+    /// Names a PEM file with the certificates that may sign the server's, or `system` for those that the system
+    /// trusts.
+    ///
+    /// `system` goes only with [`SslMode::VerifyFull`], and makes it the default: anybody can get a certificate from
+    /// a public authority, so that only the host's name tells the server from others.
+    #[must_use]
+    pub fn ssl_root_cert(mut self, path: impl Into<PathBuf>) -> Self {
+        self.root_cert = Some(RootCert::named(path.into()));
+        self
+    }
+
+    /// Names PEM files with this client's certificate and its unencrypted key (PKCS#8, PKCS#1 or SEC1).
+    #[must_use]
+    pub fn ssl_client_cert(mut self, cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.client_cert = Some(cert.into());
+        self.client_key = Some(key.into());
+        self
+    }
+
+    /// Sets the name that `pg_stat_activity` shows; `checkpoint-postgres` unless set.
+    #[must_use]
+    pub fn application_name(mut self, name: impl Into<String>) -> Self {
+        self.application_name = name.into();
+        self
+    }
+
+    /// Sets how long opening a connection may take on each host; 10 seconds unless set.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+        self
+    }
+
+    /// Sets how long a call may wait for a free connection of the pool; 30 seconds unless set.
+    #[must_use]
+    pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
+        self.acquire_timeout = timeout;
+        self
+    }
+
+    /// Sets how long one statement may take in the server; zero, the default, leaves it to the server.
+    ///
+    /// Not with [`pgbouncer`](Self::pgbouncer), which does not hand it on: set it on the role or the database.
+    #[must_use]
+    pub fn statement_timeout(mut self, timeout: Duration) -> Self {
+        self.statement_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+        self
+    }
+
+    /// Sets how many connections the pool opens at most; 10 unless set, 2 at least.
+    #[must_use]
+    pub fn max_connections(mut self, connections: usize) -> Self {
+        self.max_connections = connections;
+        self
+    }
+
+    /// Says that the server is a PgBouncer that gives each transaction another connection.
+    ///
+    /// Then no statement is prepared by name, and the startup packet has nothing that PgBouncer refuses.
+    #[must_use]
+    pub fn pgbouncer(mut self, pgbouncer: bool) -> Self {
+        self.pgbouncer = pgbouncer;
+        self
+    }
+
+    /// Whether the server is a PgBouncer in transaction mode.
+    pub fn uses_pgbouncer(&self) -> bool {
+        self.pgbouncer
+    }
+
+    /// Makes a pool, reads the certificates, and opens no connection.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) when parts contradict each other, or a
+    /// certificate cannot be used.
+    pub fn pool(&self) -> Result<Pool> {
+        let config = self.driver_config()?;
+        // Costs no round trip. It sees that a connection has been closed once the driver has noticed, so that a
+        // connection cut a moment ago, or silently, is found by the statement that fails on it.
+        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = match self.connector()? {
+            Some(tls) => Manager::from_config(config, tls, recycling),
+            None => Manager::from_config(config, NoTls, recycling),
+        };
+        let hosts = u32::try_from(self.hosts.len().max(self.host_addrs.len()).max(1)).unwrap_or(u32::MAX);
+        let timeouts = Timeouts {
+            wait: Some(self.acquire_timeout),
+            // The driver's own limit is for the socket alone; this one is for TLS and authentication too.
+            create: self.connect_timeout.map(|timeout| timeout.saturating_mul(hosts)),
+            // Recycling asks nobody.
+            recycle: None,
+        };
+        Pool::builder(manager)
+            .max_size(self.max_connections)
+            .timeouts(timeouts)
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| invalid("the pool cannot be made").with_source(error))
+    }
+
+    /// Takes one of libpq's parameters or of ours.
+    pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        // libpq takes an empty value for one that is not given.
+        if value.is_empty() && KNOWN.contains(&key) {
+            return Ok(());
+        }
+        match key {
+            "host" => self.hosts = value.split(',').map(str::to_owned).collect(),
+            "hostaddr" => {
+                let addrs: Result<_, _> = value.split(',').map(str::parse).collect();
+                self.host_addrs = addrs.map_err(|_| must_be(key, "an IP address, or several with commas"))?;
+            }
+            "port" => self.ports = value.split(',').map(parse_port).collect::<Result<_>>()?,
+            "user" => self.user = Some(value.to_owned()),
+            "password" => self.password = Some(value.to_owned().into()),
+            "dbname" => self.database = Some(value.to_owned()),
+            "sslmode" => self.ssl_mode = Some(parse_ssl_mode(value)?),
+            "sslrootcert" => self.root_cert = Some(RootCert::named(value.into())),
+            "sslcert" => self.client_cert = Some(value.into()),
+            "sslkey" => self.client_key = Some(value.into()),
+            "application_name" => value.clone_into(&mut self.application_name),
+            "options" => self.options = Some(value.to_owned()),
+            "connect_timeout" => {
+                let timeout = parse_duration(key, value, 1_000_000)?;
+                self.connect_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+            }
+            "acquire_timeout" => self.acquire_timeout = parse_duration(key, value, 1_000_000)?,
+            "statement_timeout" => {
+                let timeout = parse_duration(key, value, 1_000)?;
+                self.statement_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+            }
+            "pool_size" => {
+                self.max_connections = value.parse().map_err(|_| must_be(key, "a number of connections"))?;
+            }
+            "pgbouncer" => self.pgbouncer = parse_bool(key, value)?,
+            _ => return self.set_driver(key, value),
+        }
+        Ok(())
+    }
+
+    /// Takes a parameter that goes to the driver unchanged.
+    fn set_driver(&mut self, key: &str, value: &str) -> Result<()> {
+        let driver = &mut self.driver;
+        match key {
+            "keepalives" => driver.keepalives(parse_bool(key, value)?),
+            "keepalives_idle" => driver.keepalives_idle(parse_duration(key, value, 1_000_000)?),
+            "keepalives_interval" => driver.keepalives_interval(parse_duration(key, value, 1_000_000)?),
+            "keepalives_count" => {
+                driver.keepalives_retries(value.parse().map_err(|_| must_be(key, "a number of probes"))?)
+            }
+            "tcp_user_timeout" => driver.tcp_user_timeout(parse_duration(key, value, 1_000)?),
+            "target_session_attrs" => driver.target_session_attrs(match value {
+                "any" => TargetSessionAttrs::Any,
+                "read-write" => TargetSessionAttrs::ReadWrite,
+                "read-only" => TargetSessionAttrs::ReadOnly,
+                _ => return Err(must_be(key, "any, read-write or read-only")),
+            }),
+            "channel_binding" => driver.channel_binding(match value {
+                "disable" => ChannelBinding::Disable,
+                "prefer" => ChannelBinding::Prefer,
+                "require" => ChannelBinding::Require,
+                _ => return Err(must_be(key, "disable, prefer or require")),
+            }),
+            "load_balance_hosts" => driver.load_balance_hosts(match value {
+                "disable" => LoadBalanceHosts::Disable,
+                "random" => LoadBalanceHosts::Random,
+                _ => return Err(must_be(key, "disable or random")),
+            }),
+            "sslnegotiation" => driver.ssl_negotiation(match value {
+                "postgres" => SslNegotiation::Postgres,
+                "direct" => SslNegotiation::Direct,
+                _ => return Err(must_be(key, "postgres or direct")),
+            }),
+            _ => return Err(invalid("this parameter is not known; remove it").with("parameter", key)),
+        };
+        Ok(())
+    }
+
+    /// The mode that was set, or the one that follows from the rest.
+    fn effective_ssl_mode(&self) -> SslMode {
+        if !self.hosts.is_empty() && self.host_addrs.is_empty() && self.hosts.iter().all(is_socket) {
+            return SslMode::Disable;
+        }
+        let default = match self.root_cert {
+            Some(RootCert::System) => SslMode::VerifyFull,
+            _ => SslMode::Prefer,
+        };
+        self.ssl_mode.unwrap_or(default)
+    }
+
+    fn connector(&self) -> Result<Option<tokio_postgres_rustls::MakeRustlsConnect>> {
+        let client = match (&self.client_cert, &self.client_key) {
+            (Some(cert), Some(key)) => Some((cert.as_path(), key.as_path())),
+            (None, None) => None,
+            (Some(_), None) => {
+                return Err(invalid("sslcert needs sslkey, the file with the certificate's key"));
+            }
+            (None, Some(_)) => {
+                return Err(invalid("sslkey needs sslcert, the file with the key's certificate"));
+            }
+        };
+        let direct = self.driver.get_ssl_negotiation() == SslNegotiation::Direct;
+        tls::connector(self.effective_ssl_mode(), self.root_cert.as_ref(), client, direct)
+    }
+
+    /// Checks everything that can be checked without asking anybody, and says it in the driver's terms.
+    fn driver_config(&self) -> Result<Config> {
+        self.validate()?;
+        let mode = self.effective_ssl_mode();
+        let mut config = self.driver.clone();
+        // TLS needs a name, and the driver takes it from the host only.
+        let addr_names = self.host_addrs.iter().map(ToString::to_string);
+        let hosts: Vec<String> = match (self.hosts.is_empty(), self.host_addrs.is_empty()) {
+            (false, _) => self.hosts.clone(),
+            (true, false) => addr_names.collect(),
+            (true, true) => vec![String::new()],
+        };
+        for host in hosts {
+            config.host(if host.is_empty() { "localhost".to_owned() } else { host });
+        }
+        for addr in &self.host_addrs {
+            config.hostaddr(*addr);
+        }
+        for port in &self.ports {
+            config.port(*port);
+        }
+        if let Some(user) = &self.user {
+            config.user(user);
+        }
+        if let Some(password) = &self.password {
+            config.password(password.expose_secret());
+        }
+        if let Some(database) = &self.database {
+            config.dbname(database);
+        }
+        if let Some(options) = self.startup_options() {
+            config.options(options);
+        }
+        if let Some(timeout) = self.connect_timeout {
+            config.connect_timeout(timeout);
+        }
+        config.application_name(&self.application_name).ssl_mode(match mode {
+            SslMode::Disable => tokio_postgres::config::SslMode::Disable,
+            SslMode::Prefer => tokio_postgres::config::SslMode::Prefer,
+            SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => {
+                tokio_postgres::config::SslMode::Require
+            }
+        });
+        Ok(config)
+    }
+
+    fn validate(&self) -> Result<()> {
+        if self.max_connections < LEAST_CONNECTIONS {
+            return Err(invalid("the pool needs at least 2 connections: setup holds a lock on one of them")
+                .with("max_connections", self.max_connections));
+        }
+        let (hosts, addrs, ports) = (self.hosts.len().max(1), self.host_addrs.len(), self.ports.len());
+        if addrs > 0 && !self.hosts.is_empty() && hosts != addrs {
+            return Err(invalid("give as many values of hostaddr as of host"));
+        }
+        if ports > 1 && ports != hosts.max(addrs) {
+            return Err(invalid("give one port, or as many as hosts"));
+        }
+        if self.ports.contains(&0) {
+            return Err(must_be("port", "a number from 1 to 65535"));
+        }
+        let sockets = self.hosts.iter().filter(|host| is_socket(host)).count();
+        if sockets > 0
+            && self.effective_ssl_mode() != SslMode::Disable
+            && self.effective_ssl_mode() != SslMode::Prefer
+        {
+            return Err(invalid("sslmode must be disable or prefer when one of the hosts is a Unix socket"));
+        }
+        let texts = [
+            ("user", self.user.as_deref()),
+            ("password", self.password.as_ref().map(ExposeSecret::expose_secret)),
+            ("dbname", self.database.as_deref()),
+            ("application_name", Some(self.application_name.as_str())),
+            ("options", self.options.as_deref()),
+        ];
+        for (key, text) in texts {
+            if text.is_some_and(|text| text.contains('\0')) {
+                return Err(must_be(key, "without a NUL byte"));
+            }
+        }
+        if let Some(host) = self.hosts.iter().find(|host| host.contains('\0')) {
+            return Err(must_be("host", "without a NUL byte").with("host", host));
+        }
+        if let Some(timeout) = self.statement_timeout {
+            if self.pgbouncer {
+                return Err(invalid(
+                    "PgBouncer does not hand statement_timeout on; set it in the database instead: \
+                     ALTER ROLE name SET statement_timeout = …",
+                ));
+            }
+            if timeout.as_millis() > LONGEST_TIMEOUT_MS {
+                return Err(must_be("statement_timeout", "at most 2147483647 ms, which is 24 days"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the server is told at startup; PgBouncer refuses a packet that has it.
+    fn startup_options(&self) -> Option<String> {
+        if self.pgbouncer {
+            return self.options.clone();
+        }
+        // The later one wins: the user's word over our choice of plans, and the setter over both.
+        let mut options = GENERIC_PLANS.to_owned();
+        if let Some(more) = &self.options {
+            options.push(' ');
+            options.push_str(more);
+        }
+        if let Some(timeout) = self.statement_timeout {
+            // Zero would be no limit at all.
+            options.push_str(&format!(" -c statement_timeout={}", timeout.as_millis().max(1)));
+        }
+        Some(options)
+    }
+}
+
+impl fmt::Debug for PostgresConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresConfig")
+            .field("hosts", &self.hosts)
+            .field("host_addrs", &self.host_addrs)
+            .field("ports", &self.ports)
+            .field("user", &self.user)
+            .field("password", &self.password.as_ref().map(|_| "[redacted]"))
+            .field("database", &self.database)
+            .field("ssl_mode", &self.effective_ssl_mode())
+            .field("root_cert", &self.root_cert)
+            .field("client_cert", &self.client_cert)
+            .field("client_key", &self.client_key)
+            .field("application_name", &self.application_name)
+            .field("options", &self.options)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("acquire_timeout", &self.acquire_timeout)
+            .field("statement_timeout", &self.statement_timeout)
+            .field("max_connections", &self.max_connections)
+            .field("pgbouncer", &self.pgbouncer)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Parameters whose empty value means that they are not given.
+const KNOWN: [&str; 27] = [
+    "host",
+    "hostaddr",
+    "port",
+    "user",
+    "password",
+    "dbname",
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "sslnegotiation",
+    "channel_binding",
+    "application_name",
+    "options",
+    "connect_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+    "tcp_user_timeout",
+    "target_session_attrs",
+    "load_balance_hosts",
+    "pool_size",
+    "acquire_timeout",
+    "statement_timeout",
+    "pgbouncer",
+    "ssl",
+];
+
+const VARIABLES: [(&str, &str); 17] = [
+    ("PGHOST", "host"),
+    ("PGHOSTADDR", "hostaddr"),
+    ("PGPORT", "port"),
+    ("PGUSER", "user"),
+    ("PGPASSWORD", "password"),
+    ("PGDATABASE", "dbname"),
+    ("PGSSLMODE", "sslmode"),
+    ("PGSSLROOTCERT", "sslrootcert"),
+    ("PGSSLCERT", "sslcert"),
+    ("PGSSLKEY", "sslkey"),
+    ("PGSSLNEGOTIATION", "sslnegotiation"),
+    ("PGCHANNELBINDING", "channel_binding"),
+    ("PGAPPNAME", "application_name"),
+    ("PGCONNECT_TIMEOUT", "connect_timeout"),
+    ("PGOPTIONS", "options"),
+    ("PGTARGETSESSIONATTRS", "target_session_attrs"),
+    ("PGLOADBALANCEHOSTS", "load_balance_hosts"),
+];
+
+/// To pass these over would connect elsewhere, or less safely, than was asked for.
+const UNKNOWN_VARIABLES: [&str; 6] =
+    ["PGSERVICE", "PGREQUIREAUTH", "PGREQUIREPEER", "PGSSLCRL", "PGSSLCRLDIR", "PGSSLMINPROTOCOLVERSION"];
+
+pub(crate) fn invalid(message: &'static str) -> Error {
+    Error::invalid_config(message)
+}
+
+fn must_be(key: &str, what: &str) -> Error {
+    Error::invalid_config(format!("`{key}` must be {what}"))
+}
+
+fn is_socket(host: impl AsRef<str>) -> bool {
+    host.as_ref().starts_with('/')
+}
+
+fn parse_port(text: &str) -> Result<u16> {
+    match text {
+        "" => Ok(5432),
+        _ => text
+            .parse()
+            .ok()
+            .filter(|port| *port != 0)
+            .ok_or_else(|| must_be("port", "a number from 1 to 65535")),
+    }
+}
+
+fn parse_ssl_mode(text: &str) -> Result<SslMode> {
+    Ok(match text {
+        "disable" => SslMode::Disable,
+        "prefer" => SslMode::Prefer,
+        "require" => SslMode::Require,
+        "verify-ca" => SslMode::VerifyCa,
+        "verify-full" => SslMode::VerifyFull,
+        "allow" => {
+            return Err(invalid(
+                "sslmode=allow is not supported: it would use TLS only when the server insists; say prefer",
+            ));
+        }
+        _ => return Err(must_be("sslmode", "disable, prefer, require, verify-ca or verify-full")),
+    })
+}
+
+fn parse_bool(key: &str, text: &str) -> Result<bool> {
+    match text {
+        "true" | "on" | "yes" | "1" => Ok(true),
+        "false" | "off" | "no" | "0" => Ok(false),
+        _ => Err(must_be(key, "true or false")),
+    }
+}
+
+/// Reads `30`, `30s` or `500 ms`; `unit` is the microseconds of a number without a unit.
+fn parse_duration(key: &str, text: &str, unit: u64) -> Result<Duration> {
+    let wrong = || must_be(key, "a whole number, alone or with one of the units us, ms, s, min, h, d");
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, suffix) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let unit = match suffix.trim_start() {
+        "" => unit,
+        "us" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        "min" => 60_000_000,
+        "h" => 3_600_000_000,
+        "d" => 86_400_000_000,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(unit).map(Duration::from_micros).ok_or_else(wrong)
+}

@@ -1,0 +1,291 @@
+//! What the server, the driver and the pool say, in the workspace's terms: one table.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+
+use checkpoint_core::{Error, ErrorKind};
+use deadpool_postgres::{HookError, PoolError, TimeoutType};
+use rustls::CertificateError;
+use tokio_postgres::error::{DbError, Severity};
+
+/// What a caller is told when tables are missing.
+pub const RUN_SETUP: &str = "the database does not have the tables; run setup()";
+
+/// What a caller is told when something cannot be written.
+pub const READ_ONLY: &str = "the server is read-only (a replica, or default_transaction_read_only); \
+                             name the primary, or add target_session_attrs=read-write";
+
+const PGBOUNCER: &str = "a prepared statement is gone or not ours, as happens behind PgBouncer in transaction mode; \
+                         say pgbouncer(true)";
+const TOO_LARGE: &str = "PostgreSQL cannot hold a value this large: ids share about 2,700 bytes in an index, \
+                         and a row's value has at most 1 GB";
+const REFUSED: &str = "the server refused the call";
+const UNREACHABLE: &str = "the server cannot be reached; check host and port, and that it runs";
+const LOST: &str = "the connection to the server was lost";
+
+type Row = (ErrorKind, &'static str, bool);
+
+/// Turns an error of the driver into ours.
+///
+/// The source is kept, without what the server says about values: its detail, hint and context.
+pub fn convert(error: tokio_postgres::Error) -> Error {
+    if let Some(db) = error.as_db_error() {
+        let (kind, message, retryable) = describe(db);
+        return Error::new(kind, message).retryable(retryable).with_source(ServerError::new(db));
+    }
+    let (kind, message, retryable) = describe_client(&error);
+    Error::new(kind, message).retryable(retryable).with_source(error)
+}
+
+/// Turns an error of the pool into ours.
+pub fn convert_pool(error: PoolError) -> Error {
+    use ErrorKind::{Backend, InvalidConfig, Timeout, Unavailable};
+    let (kind, message, retryable) = match error {
+        PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
+            return convert(error);
+        }
+        PoolError::Timeout(TimeoutType::Wait) => (
+            Timeout,
+            "all connections of the pool are in use; raise max_connections or look for calls that hang",
+            true,
+        ),
+        PoolError::Timeout(TimeoutType::Create) => (
+            Unavailable,
+            "the server did not let a connection in within connect_timeout; check host and port, and that it runs",
+            true,
+        ),
+        PoolError::Timeout(TimeoutType::Recycle) => (Unavailable, LOST, true),
+        PoolError::Closed => (Unavailable, "the pool was closed", false),
+        PoolError::NoRuntimeSpecified => {
+            (InvalidConfig, "the pool has timeouts but no runtime; build it with Runtime::Tokio1", false)
+        }
+        PoolError::PostCreateHook(_) => (Backend, "the pool's own hook refused the connection", false),
+    };
+    Error::new(kind, message).retryable(retryable).with_source(error)
+}
+
+/// Whether a prepared statement has to be prepared anew: the server lost it, or a table has changed since.
+pub fn is_stale_statement(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|db| db.code().code() == "26000" || is_stale_plan(db))
+}
+
+/// Whether the connection is of no more use: it was closed, cut, or ended by the server.
+///
+/// The statement may have been executed all the same.
+pub fn is_connection_lost(error: &tokio_postgres::Error) -> bool {
+    match error.as_db_error() {
+        Some(db) => {
+            matches!(db.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
+                || matches!(db.code().code(), "57P01" | "57P02" | "57P03" | "57P05" | "25P03")
+                || db.code().code().starts_with("08")
+        }
+        None => error.is_closed() || source_of::<io::Error>(error).is_some(),
+    }
+}
+
+/// The table of what the server says: kind, what to do, and whether repeating the call may help.
+fn describe(db: &DbError) -> Row {
+    use ErrorKind::{
+        Backend, Conflict, InvalidArgument, InvalidConfig, Schema, Timeout, Unavailable, Unsupported,
+    };
+    let fatal = matches!(db.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
+    let code = db.code().code();
+    match code {
+        "28P01" => (InvalidConfig, "the server refused the password; check user and password", false),
+        "3D000" | "57P04" => {
+            (InvalidConfig, "the database does not exist; create it, or name another one", false)
+        }
+        "42501" => (
+            InvalidConfig,
+            "the role lacks a privilege on the database, the schema or a table; grant it",
+            false,
+        ),
+        "3F000" | "42P01" | "42703" => (Schema, RUN_SETUP, false),
+        "25006" => (Unsupported, READ_ONLY, false),
+        // PgBouncer has this code for nearly everything, the server for a client that makes mistakes.
+        "08P01" if db.message().contains("unsupported startup parameter") => {
+            (InvalidConfig, "PgBouncer refuses what the startup packet has; say pgbouncer(true)", false)
+        }
+        "08P01" if !fatal => (Backend, REFUSED, false),
+        "57P01" | "57P02" | "57P03" => (Unavailable, "the server stops or starts; try again", true),
+        "25P03" | "57P05" => (Unavailable, "the server closed a connection that was idle for too long", true),
+        "40003" => (Unavailable, LOST, true),
+        "53300" => (
+            Unavailable,
+            "the server has no connection left; lower max_connections here or raise it there",
+            true,
+        ),
+        "53100" => (Backend, "the server's disk is full; nothing was written", false),
+        "53200" => (Backend, "the server ran out of memory", false),
+        "57014" => (Timeout, "the statement took longer than statement_timeout, or was cancelled", false),
+        "25P04" => (Timeout, "the transaction took longer than transaction_timeout", false),
+        "55P03" => (Timeout, "another transaction held its lock for too long; try again", true),
+        "40001" | "40P01" => (Conflict, "another transaction was in the way; try again", true),
+        // Python's setup takes no lock.
+        "23505" | "42P06" | "42P07" | "42701" | "42710" => {
+            (Conflict, "another process made the same thing at the same time; try again", true)
+        }
+        "XX000" if db.message().contains("tuple concurrently updated") => {
+            (Conflict, "another process changed the same table; try again", true)
+        }
+        "XX000" if db.message().contains("invalid memory alloc request size") => {
+            (InvalidArgument, TOO_LARGE, false)
+        }
+        "XX001" | "XX002" => {
+            (Backend, "the server found damage in its files; look at its log, and restore a backup", false)
+        }
+        "26000" => (Conflict, PGBOUNCER, true),
+        "42P05" => (InvalidConfig, PGBOUNCER, false),
+        "0A000" if is_stale_plan(db) => (Conflict, "the tables were changed meanwhile; try again", true),
+        "0A000" => (Unsupported, "the server does not offer this; it may be too old", false),
+        "54001" => (InvalidArgument, "a value is nested too deeply for the server", false),
+        "54000" => (InvalidArgument, TOO_LARGE, false),
+        "22P05" | "22021" => (
+            InvalidArgument,
+            "PostgreSQL cannot hold a text with NUL in it, or with characters that the database's encoding lacks",
+            false,
+        ),
+        _ => match code.get(..2).unwrap_or_default() {
+            "08" => (Unavailable, LOST, true),
+            "22" => (InvalidArgument, "the server cannot hold a value of this call", false),
+            "28" => (
+                InvalidConfig,
+                "the server does not let this role in from here; check user, sslmode, certificates, and the server's pg_hba.conf",
+                false,
+            ),
+            _ => (Backend, REFUSED, false),
+        },
+    }
+}
+
+/// The same for what the driver says on its own. Its kinds are private, but each has one text that never varies.
+fn describe_client(error: &tokio_postgres::Error) -> Row {
+    use ErrorKind::{Backend, Codec, InvalidArgument, InvalidConfig, Timeout, Unavailable};
+    if error.is_closed() {
+        return (Unavailable, LOST, true);
+    }
+    // A server that does not like our certificate says so only after the handshake, in TLS 1.3.
+    if let Some(tls) = source_of::<rustls::Error>(error) {
+        return describe_tls(tls);
+    }
+    let text = error.to_string();
+    let cause = error.source().map(ToString::to_string).unwrap_or_default();
+    match text.as_str() {
+        "error connecting to server" if cause.starts_with("database ") => {
+            (Unavailable, "no server has what target_session_attrs asks for", true)
+        }
+        "error connecting to server" => (Unavailable, UNREACHABLE, true),
+        "error communicating with the server" => (Unavailable, LOST, true),
+        "timeout waiting for server" => (Timeout, "the server did not answer in time", true),
+        "error performing TLS handshake" if cause.contains("does not support TLS") => {
+            (InvalidConfig, "the server does not offer TLS; turn it on there, or set sslmode=disable", false)
+        }
+        "error performing TLS handshake"
+            if source_of::<io::Error>(error).is_some_and(|io| io.kind() != io::ErrorKind::InvalidInput) =>
+        {
+            (Unavailable, "the connection was lost in the TLS handshake", true)
+        }
+        "error performing TLS handshake" => (InvalidConfig, "TLS cannot be used with this host", false),
+        "invalid configuration" if cause.contains("password") => {
+            (InvalidConfig, "the server asks for a password and none was given", false)
+        }
+        "authentication error" | "invalid configuration" | "invalid connection string" => (
+            InvalidConfig,
+            "the server and this client do not agree on how to authenticate; check password and channel_binding",
+            false,
+        ),
+        "error encoding message to server" => (InvalidArgument, TOO_LARGE, false),
+        _ if text.starts_with("error serializing parameter") => {
+            (InvalidArgument, "a value cannot be sent to the server", false)
+        }
+        _ if text.starts_with("error deserializing column") => {
+            (Codec, "a stored row does not have LangGraph's shape", false)
+        }
+        _ => (Backend, "the server's answer was not understood", false),
+    }
+}
+
+fn describe_tls(error: &rustls::Error) -> Row {
+    use CertificateError::{
+        Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet, NotValidYetContext,
+        UnknownIssuer,
+    };
+    let message = match error {
+        rustls::Error::InvalidCertificate(UnknownIssuer) => {
+            "the server's certificate is not signed by one that sslrootcert names"
+        }
+        rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }) => {
+            "the server's certificate is for another name (its subjectAltName counts); \
+             connect by that name, or set sslmode=verify-ca"
+        }
+        rustls::Error::InvalidCertificate(
+            Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. },
+        ) => "the server's certificate is expired or not valid yet; look at the clocks too",
+        rustls::Error::InvalidCertificate(_) => "the server's certificate cannot be accepted",
+        rustls::Error::AlertReceived(_) => {
+            "the server refused the TLS handshake; check sslcert and sslkey, and that it speaks TLS 1.2 or 1.3"
+        }
+        _ => "the server's TLS cannot be used; it must speak TLS 1.2 or 1.3",
+    };
+    (ErrorKind::InvalidConfig, message, false)
+}
+
+/// The first cause of a type, also where an I/O error carries it.
+fn source_of<T: StdError + 'static>(error: &tokio_postgres::Error) -> Option<&T> {
+    let mut next = error.source();
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        let carried = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = match carried {
+            Some(carried) => Some(carried),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+/// A plan changes its columns when a table does. The message is translated on servers that speak other languages, the
+/// routine is not.
+fn is_stale_plan(db: &DbError) -> bool {
+    db.code().code() == "0A000"
+        && (db.routine() == Some("RevalidateCachedQuery") || db.message().contains("cached plan"))
+}
+
+/// What the server said, as far as it is safe to show.
+struct ServerError {
+    severity: String,
+    code: String,
+    message: String,
+}
+
+impl ServerError {
+    fn new(db: &DbError) -> Self {
+        let code = db.code().code();
+        // Data exceptions quote the value, and what a trigger raises may be anything.
+        let quotes = code.starts_with("22") || code.starts_with("P0");
+        let message = db.message();
+        let end = if quotes { message.find(|c: char| !c.is_alphabetic() && c != ' ') } else { None };
+        let message = match end.and_then(|end| message.get(..end)) {
+            Some(start) => format!("{}…", start.trim_end()),
+            None => message.to_owned(),
+        };
+        Self { severity: db.severity().to_owned(), code: code.to_owned(), message }
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} (SQLSTATE {})", self.severity, self.message, self.code)
+    }
+}
+
+impl fmt::Debug for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ServerError({self})")
+    }
+}
+
+impl StdError for ServerError {}
