@@ -1,0 +1,302 @@
+//! The servers that the tests run against. Everything about a server stands in its one entry below: image, packages,
+//! start, port, variable, account. `cargo xtask servers` and the test binaries both read it.
+//!
+//! Each server comes from its official image where a registry answers, else from an image of the same kind that
+//! `cargo xtask servers up` builds from Debian's packages. In both, the entry's own script starts the server, so that
+//! it behaves the same whichever image it is.
+
+/// One server.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Server {
+    /// What people call it: `cargo xtask servers up NAME`.
+    pub name: &'static str,
+    /// The family that `CHECKPOINT_TEST_REQUIRE` may name instead.
+    pub family: &'static str,
+    /// The environment variable of its URL.
+    pub variable: &'static str,
+    /// The official image; without one, the image from Debian's packages is always used.
+    pub official: Option<&'static str>,
+    /// Debian's release that has this version.
+    pub suite: &'static str,
+    /// The packages of that release.
+    pub packages: &'static [&'static str],
+    /// What the shell of the container runs.
+    pub script: &'static str,
+    /// The script's variables, besides those of the account.
+    pub variables: &'static [(&'static str, &'static str)],
+    /// What the shell of the container runs to find out whether the server answers.
+    pub probe: &'static str,
+    /// The signal that stops the server in an orderly way, without waiting for its clients.
+    pub stop_signal: &'static str,
+    /// The port in the container.
+    pub port: u16,
+    /// The port on the host that `cargo xtask servers up` prefers.
+    pub host_port: u16,
+    /// How its URLs begin.
+    pub scheme: &'static str,
+    /// The superuser, where the server has one.
+    pub account: Option<Account>,
+    /// The server that this one stands before; the script finds its host in `SERVER_UPSTREAM`.
+    pub before: Option<&'static Server>,
+    /// The environment variable of the folder with its certificates, where it has some.
+    pub certificates: Option<&'static str>,
+}
+
+/// Who may log in.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Account {
+    /// The user's name.
+    pub user: &'static str,
+    /// The password.
+    pub password: &'static str,
+    /// The database that is there from the start.
+    pub database: &'static str,
+}
+
+const POSTGRES_ACCOUNT: Account = Account { user: "postgres", password: "postgres", database: "postgres" };
+
+const POSTGRES_PROBE: &str = "PGPASSWORD=$SERVER_PASSWORD /usr/lib/postgresql/*/bin/psql --host 127.0.0.1 \
+    --port $SERVER_PORT --username $SERVER_USER --dbname $SERVER_DATABASE --no-psqlrc --command 'SELECT 1'";
+
+macro_rules! servers {
+    ($($(#[$attribute:meta])* $name:ident = $server:expr;)+) => {
+        $($(#[$attribute])* pub static $name: Server = $server;)+
+
+        /// Every server; one that stands before another comes after it.
+        pub static ALL: &[&Server] = &[$(&$name),+];
+    };
+}
+
+servers! {
+    /// PostgreSQL 17 with pgvector and TLS.
+    POSTGRES = Server {
+        name: "postgres",
+        family: "postgres",
+        variable: "CHECKPOINT_TEST_POSTGRES_URL",
+        official: Some("pgvector/pgvector:pg17"),
+        suite: "trixie",
+        packages: &["postgresql-17", "postgresql-17-pgvector"],
+        script: include_str!("../scripts/postgres.sh"),
+        variables: &[("SERVER_LOCALE", "--locale=C.UTF-8")],
+        probe: POSTGRES_PROBE,
+        stop_signal: "INT",
+        port: 5432,
+        host_port: 55_432,
+        scheme: "postgres",
+        account: Some(POSTGRES_ACCOUNT),
+        before: None,
+        certificates: Some("CHECKPOINT_TEST_POSTGRES_CERTS"),
+    };
+
+    /// PostgreSQL 15. Its text is sorted as people sort it, not by bytes, which is what many databases do.
+    POSTGRES_15 = Server {
+        name: "postgres-15",
+        family: "postgres",
+        variable: "CHECKPOINT_TEST_POSTGRES_15_URL",
+        official: Some("pgvector/pgvector:pg15"),
+        suite: "bookworm",
+        packages: &["postgresql-15", "postgresql-15-pgvector"],
+        script: include_str!("../scripts/postgres.sh"),
+        variables: &[("SERVER_LOCALE", "--locale=C.UTF-8 --locale-provider=icu --icu-locale=en-US")],
+        probe: POSTGRES_PROBE,
+        stop_signal: "INT",
+        port: 5432,
+        host_port: 55_415,
+        scheme: "postgres",
+        account: Some(POSTGRES_ACCOUNT),
+        before: None,
+        certificates: None,
+    };
+
+    /// PgBouncer in transaction mode before PostgreSQL 17. The project has no official image: Debian's package it is.
+    PGBOUNCER = Server {
+        name: "pgbouncer",
+        family: "postgres",
+        variable: "CHECKPOINT_TEST_PGBOUNCER_URL",
+        official: None,
+        suite: "trixie",
+        packages: &["pgbouncer", "postgresql-client-17"],
+        script: include_str!("../scripts/pgbouncer.sh"),
+        variables: &[],
+        probe: POSTGRES_PROBE,
+        stop_signal: "QUIT",
+        port: 6432,
+        host_port: 56_432,
+        scheme: "postgres",
+        account: Some(POSTGRES_ACCOUNT),
+        before: Some(&POSTGRES),
+        certificates: None,
+    };
+
+    /// Redis 8.
+    REDIS = Server {
+        name: "redis",
+        family: "redis",
+        variable: "CHECKPOINT_TEST_REDIS_URL",
+        official: Some("redis:8"),
+        suite: "trixie",
+        packages: &["redis-server"],
+        script: include_str!("../scripts/redis.sh"),
+        variables: &[("SERVER_PROGRAM", "redis-server")],
+        probe: "redis-cli ping | grep PONG",
+        stop_signal: "TERM",
+        port: 6379,
+        host_port: 56_379,
+        scheme: "redis",
+        account: None,
+        before: None,
+        certificates: None,
+    };
+
+    /// Valkey 8, which speaks Redis's protocol.
+    VALKEY = Server {
+        name: "valkey",
+        family: "redis",
+        variable: "CHECKPOINT_TEST_VALKEY_URL",
+        official: Some("valkey/valkey:8"),
+        suite: "trixie",
+        packages: &["valkey-server"],
+        script: include_str!("../scripts/redis.sh"),
+        variables: &[("SERVER_PROGRAM", "valkey-server")],
+        probe: "valkey-cli ping | grep PONG",
+        stop_signal: "TERM",
+        port: 6379,
+        host_port: 56_380,
+        scheme: "redis",
+        account: None,
+        before: None,
+        certificates: None,
+    };
+}
+
+/// How much shared memory a container gets, in bytes: Docker's 64 MB are too few for PostgreSQL.
+pub const SHARED_MEMORY: u64 = 1 << 30;
+
+/// The server of a name.
+pub fn find(name: &str) -> Option<&'static Server> {
+    ALL.iter().find(|server| server.name == name).copied()
+}
+
+impl Server {
+    /// Its URL when it listens on a port of this machine.
+    pub fn url(&self, port: u16) -> String {
+        let scheme = self.scheme;
+        match self.account {
+            Some(Account { user, password, database }) => {
+                format!("{scheme}://{user}:{password}@127.0.0.1:{port}/{database}")
+            }
+            None => format!("{scheme}://127.0.0.1:{port}"),
+        }
+    }
+
+    /// The variables of script and probe. The upstream is the host name of the server that it stands before.
+    pub fn environment(&self, upstream: Option<&str>) -> Vec<(&'static str, String)> {
+        let mut all = vec![("SERVER_PORT", self.port.to_string())];
+        if let Some(Account { user, password, database }) = self.account {
+            all.push(("SERVER_USER", user.into()));
+            all.push(("SERVER_PASSWORD", password.into()));
+            all.push(("SERVER_DATABASE", database.into()));
+        }
+        if let Some(upstream) = upstream {
+            all.push(("SERVER_UPSTREAM", upstream.into()));
+        }
+        all.extend(self.variables.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        all
+    }
+
+    /// The name of the image from Debian's packages. It changes with what is in it, and the registry in it is this
+    /// machine, so that nobody else's image can be pulled by that name.
+    pub fn stand_in(&self) -> String {
+        format!("localhost/checkpoint-servers-{}:{}", self.suite, hash(&dockerfile(self.suite)))
+    }
+
+    /// What changes when a container of this server has to be made anew.
+    pub fn fingerprint(&self) -> String {
+        hash(&format!("{}\0{:?}\0{}", self.script, self.environment(None), self.stop_signal))
+    }
+
+    /// Whether a list of names such as `redis,postgres` names this server or its family.
+    pub fn is_in(&self, list: &str) -> bool {
+        list.split(',').map(str::trim).any(|name| name == self.name || name == self.family)
+    }
+}
+
+/// The text of the Dockerfile of a release's image, which has every server of that release. `BASE` is an image of the
+/// bare release, `host-apt.conf` in the build's folder says how the host reaches Debian's packages.
+pub fn dockerfile(suite: &str) -> String {
+    let mut packages: Vec<_> =
+        ALL.iter().filter(|server| server.suite == suite).flat_map(|server| server.packages).copied().collect();
+    packages.sort_unstable();
+    packages.dedup();
+    let packages = packages.join(" ");
+    format!(
+        "ARG BASE\n\
+         FROM $BASE\n\
+         COPY host-apt.conf /etc/apt/apt.conf.d/90host\n\
+         RUN mkdir -p /etc/postgresql-common \\\n \
+         && echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf \\\n \
+         && echo force-unsafe-io > /etc/dpkg/dpkg.cfg.d/unsafe-io \\\n \
+         && apt-get update \\\n \
+         && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \\\n    \
+         -o Dpkg::Options::=--force-confold {packages} \\\n \
+         && rm -rf /var/lib/apt/lists/* /etc/apt/apt.conf.d/90host\n"
+    )
+}
+
+fn hash(text: &str) -> String {
+    format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn entries_do_not_clash() {
+        let distinct = |of: fn(&Server) -> String| ALL.iter().map(|server| of(server)).collect::<HashSet<_>>().len();
+        assert_eq!(distinct(|server| server.name.to_owned()), ALL.len());
+        assert_eq!(distinct(|server| server.variable.to_owned()), ALL.len());
+        assert_eq!(distinct(|server| server.host_port.to_string()), ALL.len());
+    }
+
+    #[test]
+    fn a_server_comes_after_the_one_it_stands_before() {
+        for (at, server) in ALL.iter().enumerate() {
+            if let Some(upstream) = server.before {
+                assert!(ALL[..at].iter().any(|earlier| earlier.name == upstream.name), "{}", server.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_dockerfile_has_the_packages_of_its_release_only() {
+        let text = dockerfile("trixie");
+        for server in ALL {
+            for package in server.packages {
+                assert_eq!(text.contains(package), server.suite == "trixie", "{package}");
+            }
+        }
+        assert_ne!(POSTGRES.stand_in(), POSTGRES_15.stand_in());
+        assert_eq!(POSTGRES.stand_in(), PGBOUNCER.stand_in());
+    }
+
+    #[test]
+    fn the_fingerprint_follows_the_entry() {
+        assert_ne!(POSTGRES.fingerprint(), POSTGRES_15.fingerprint());
+        assert_eq!(POSTGRES.fingerprint(), POSTGRES.fingerprint());
+    }
+
+    #[test]
+    fn urls_and_lists() {
+        assert_eq!(POSTGRES.url(7), "postgres://postgres:postgres@127.0.0.1:7/postgres");
+        assert_eq!(REDIS.url(7), "redis://127.0.0.1:7");
+        assert!(PGBOUNCER.is_in("python, postgres"));
+        assert!(PGBOUNCER.is_in("pgbouncer"));
+        assert!(!POSTGRES.is_in("pgbouncer,redis"));
+        assert!(!POSTGRES.is_in(""));
+    }
+}
