@@ -1,12 +1,15 @@
 //! What the Postgres backends share.
 
 mod config;
+mod database;
 mod error;
+mod migrate;
 mod tls;
-mod url;
 
 pub use config::{PostgresConfig, SslMode};
+pub use database::{Connection, Database, Param, Transaction};
 pub use error::{READ_ONLY, RUN_SETUP, convert, convert_pool, is_connection_lost, is_stale_statement};
+pub use migrate::{Migrations, Step};
 pub use {deadpool_postgres, tokio_postgres};
 
 /// The backend's name in errors and spans.

@@ -48,18 +48,17 @@ pub(crate) fn connector(
             "sslrootcert=system needs sslmode=verify-full: anybody can get such a certificate",
         ));
     }
+    let name = mode == SslMode::VerifyFull;
     let check = match (mode, root) {
         (SslMode::Disable, _) => return Ok(None),
-        (SslMode::Prefer | SslMode::Require, None) => Check::Nothing,
-        (SslMode::VerifyCa, None) => {
+        (_, Some(RootCert::File(path))) => Check::roots(read_certs("sslrootcert", path)?, name)?,
+        (SslMode::VerifyFull, _) => Check::roots(system_roots()?, name)?,
+        (SslMode::VerifyCa, _) => {
             return Err(invalid(
                 "sslmode=verify-ca needs sslrootcert, the file with the authority's certificate",
             ));
         }
-        (SslMode::VerifyFull, None | Some(RootCert::System)) => Check::roots(system_roots()?, true)?,
-        (SslMode::VerifyFull, Some(RootCert::File(path))) => Check::roots(read_roots(path)?, true)?,
-        (_, Some(RootCert::File(path))) => Check::roots(read_roots(path)?, false)?,
-        (_, Some(RootCert::System)) => Check::roots(system_roots()?, true)?,
+        (SslMode::Prefer | SslMode::Require, _) => Check::Nothing,
     };
     // Named here, so that nothing depends on what the application chose for its whole process.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -84,10 +83,6 @@ pub(crate) fn connector(
         config.alpn_protocols = vec![b"postgresql".to_vec()];
     }
     Ok(Some(MakeRustlsConnect::new(config)))
-}
-
-fn read_roots(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    read_certs("sslrootcert", path)
 }
 
 fn system_roots() -> Result<Vec<CertificateDer<'static>>> {

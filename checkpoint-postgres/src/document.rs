@@ -1,0 +1,346 @@
+//! A checkpoint as a JSON document and rows of blobs, split as Python's saver splits it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use checkpoint_core::cipher::{self, Place};
+use checkpoint_core::delta::is_snapshot;
+use checkpoint_core::serde::json;
+use checkpoint_core::{
+    ChannelValue, ChannelValues, ChannelVersion, ChannelVersions, Checkpoint, CheckpointConfig,
+    CheckpointMetadata, Cipher, Error, Result, Str, TypedBytes, Value,
+};
+use indexmap::IndexMap;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+/// Longer texts get a row of their own: the server's JSON holds 256 MiB of text in all.
+const LONGEST_INLINE: usize = 128 << 20;
+
+/// From here on a double's JSON has no fraction, and the server returns an integer.
+const WHOLE_FROM: f64 = 1e16;
+
+/// The metadata key that Python's saver for Postgres leaves out.
+const LEFT_OUT: &str = "writes";
+
+/// A row of `checkpoint_blobs` without its thread and namespace.
+#[derive(Debug)]
+pub(crate) struct BlobRow {
+    pub(crate) channel: Str,
+    pub(crate) version: String,
+    pub(crate) typed: TypedBytes,
+}
+
+/// What is stored of a checkpoint.
+#[derive(Debug)]
+pub(crate) struct Split {
+    /// The document, with the scalars in it.
+    pub(crate) document: String,
+    /// Everything else, in the order of the table's key, sealed where there is a cipher.
+    pub(crate) blobs: Vec<BlobRow>,
+}
+
+/// What stands for a value in the document.
+enum Inline<'a> {
+    Scalar(&'a ChannelValue),
+    Snapshot,
+}
+
+impl Serialize for Inline<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Snapshot => serializer.serialize_bool(true),
+            Self::Scalar(ChannelValue::Bool(flag)) => serializer.serialize_bool(*flag),
+            Self::Scalar(ChannelValue::Int(number)) => serializer.serialize_i64(*number),
+            Self::Scalar(ChannelValue::Float(number)) => serializer.serialize_f64(*number),
+            Self::Scalar(ChannelValue::Str(text)) => serializer.serialize_str(text),
+            Self::Scalar(ChannelValue::Blob(digits)) => std::str::from_utf8(&digits.data)
+                .map_err(serde::ser::Error::custom)
+                .and_then(|digits| {
+                    serde_json::from_str::<&RawValue>(digits).map_err(serde::ser::Error::custom)
+                })
+                .and_then(|digits| digits.serialize(serializer)),
+            Self::Scalar(ChannelValue::Null) => serializer.serialize_unit(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    v: i64,
+    ts: &'a str,
+    id: &'a str,
+    channel_values: IndexMap<&'a str, Inline<'a>>,
+    channel_versions: &'a ChannelVersions,
+    versions_seen: &'a IndexMap<Str, ChannelVersions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    updated_channels: Option<&'a [Str]>,
+    #[serde(flatten)]
+    extra: BTreeMap<&'a str, Box<RawValue>>,
+}
+
+/// Splits a checkpoint. With a cipher every value is a row: nothing stays in the clear.
+///
+/// A scalar that has to be a row is stored whether its channel is new or not, since an earlier checkpoint may have it
+/// inline under the same version.
+pub(crate) fn split(
+    config: &CheckpointConfig,
+    checkpoint: &Checkpoint,
+    new_versions: &ChannelVersions,
+    cipher: Option<&Cipher>,
+) -> Result<Split> {
+    if checkpoint.is_sealed() {
+        return Err(Error::crypto("a checkpoint that could not be opened cannot be stored"));
+    }
+    let values = checkpoint
+        .channel_values
+        .iter()
+        .map(|(channel, value)| one_form(value).map(|value| (channel, value)))
+        .collect::<Result<Vec<_>>>()?;
+    let mut inline = IndexMap::with_capacity(values.len());
+    let mut blobs = Vec::new();
+    for (channel, value) in &values {
+        if cipher.is_none() && is_inline(value) {
+            inline.insert(&***channel, Inline::Scalar(value));
+            continue;
+        }
+        if is_snapshot(value) {
+            inline.insert(&***channel, Inline::Snapshot);
+        }
+        let version = checkpoint.channel_versions.get(*channel).ok_or_else(|| {
+            Error::invalid_argument("a channel has a value but no version; add it to channel_versions")
+                .with("channel", channel)
+        })?;
+        if matches!(**value, ChannelValue::Blob(_)) && !new_versions.contains_key(*channel) {
+            continue;
+        }
+        check_name("channel", channel)?;
+        let version = version_text(version)?;
+        let place = Place::Blob {
+            thread_id: config.thread_id(),
+            checkpoint_ns: config.checkpoint_ns(),
+            channel,
+            version: &version,
+        };
+        let typed = cipher::seal(cipher, value.to_typed()?, &place)?;
+        blobs.push(BlobRow { channel: (*channel).clone(), version, typed });
+    }
+    // Two calls that store the same rows meet them in the same order.
+    blobs.sort_unstable_by(|a, b| (&a.channel, &a.version).cmp(&(&b.channel, &b.version)));
+    let document = Document {
+        v: checkpoint.v,
+        ts: &checkpoint.ts,
+        id: &checkpoint.id,
+        channel_values: inline,
+        channel_versions: check_versions(&checkpoint.channel_versions)?,
+        versions_seen: &checkpoint.versions_seen,
+        updated_channels: checkpoint.updated_channels.as_deref(),
+        extra: extra(checkpoint)?,
+    };
+    checkpoint.versions_seen.values().try_for_each(|seen| check_versions(seen).map(|_| ()))?;
+    let document = serde_json::to_string(&document)
+        .map_err(|source| Error::codec("the checkpoint cannot be written as JSON").with_source(source))?;
+    check_nul(&document)?;
+    Ok(Split { document, blobs })
+}
+
+/// A value in its one form, however the caller wrapped it.
+fn one_form(value: &ChannelValue) -> Result<Cow<'_, ChannelValue>> {
+    match value {
+        ChannelValue::Blob(blob) => match ChannelValue::from_typed(blob.clone())? {
+            ChannelValue::Blob(_) => Ok(Cow::Borrowed(value)),
+            scalar => Ok(Cow::Owned(scalar)),
+        },
+        scalar => Ok(Cow::Borrowed(scalar)),
+    }
+}
+
+/// Whether the server's JSON gives a value back as it was. Python inlines every scalar, and loses or refuses the others.
+fn is_inline(value: &ChannelValue) -> bool {
+    match value {
+        ChannelValue::Null | ChannelValue::Bool(_) | ChannelValue::Int(_) => true,
+        ChannelValue::Float(number) => {
+            number.abs() < WHOLE_FROM && !(*number == 0.0 && number.is_sign_negative())
+        }
+        ChannelValue::Str(text) => text.len() <= LONGEST_INLINE && !text.contains('\0'),
+        ChannelValue::Blob(blob) => blob.tag == "json" && is_integer(&blob.data),
+    }
+}
+
+/// An integer of any size, which the server's JSON holds and no scalar of ours does.
+fn is_integer(text: &[u8]) -> bool {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    matches!(digits, [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit))
+}
+
+/// A version as `jsonb_each_text` gives it, by which its blob is found.
+pub(crate) fn version_text(version: &ChannelVersion) -> Result<String> {
+    match version {
+        ChannelVersion::Float(number) if !number.is_finite() => {
+            Err(Error::invalid_argument("a version must be a finite number"))
+        }
+        ChannelVersion::Float(number) if number.fract() == 0.0 && number.abs() < WHOLE_FROM => {
+            // The server keeps the fraction of zero, and knows no negative zero.
+            Ok(format!("{:.1}", if *number == 0.0 { 0.0 } else { *number }))
+        }
+        ChannelVersion::Float(number) => Ok(number.to_string()),
+        other => Ok(other.to_string()),
+    }
+}
+
+fn check_versions(versions: &ChannelVersions) -> Result<&ChannelVersions> {
+    versions.values().try_for_each(|version| version_text(version).map(|_| ()))?;
+    Ok(versions)
+}
+
+/// Refuses a name that Python's reads stumble over: they cast it to bytes, where a backslash begins an escape.
+pub(crate) fn check_name(what: &'static str, name: &str) -> Result<()> {
+    if name.contains('\\') {
+        return Err(Error::invalid_argument(
+            "the name contains a backslash, with which Python could not read the row; choose another name",
+        )
+        .with(what, name));
+    }
+    check_text(what, name)
+}
+
+/// Refuses a text that the server cannot hold.
+pub(crate) fn check_text(what: &'static str, text: &str) -> Result<()> {
+    if text.contains('\0') {
+        return Err(Error::invalid_argument("PostgreSQL cannot hold U+0000 in a text").with(what, text));
+    }
+    Ok(())
+}
+
+/// Refuses JSON with U+0000 in one of its texts, which the server cannot hold.
+fn check_nul(json: &str) -> Result<()> {
+    const NUL: &str = "\\u0000";
+    let escaped = |at: usize| {
+        let before = json.as_bytes().get(..at).unwrap_or_default();
+        before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+    };
+    if json.match_indices(NUL).any(|(at, _)| !escaped(at)) {
+        return Err(Error::invalid_argument(
+            "PostgreSQL cannot hold U+0000 in JSON: not in a name, a version or nested metadata",
+        ));
+    }
+    Ok(())
+}
+
+fn extra(checkpoint: &Checkpoint) -> Result<BTreeMap<&str, Box<RawValue>>> {
+    let mut extra = BTreeMap::new();
+    for (key, value) in &checkpoint.extra {
+        let own =
+            matches!(&**key, "v" | "ts" | "id" | "channel_values" | "channel_versions" | "versions_seen");
+        if own || (&**key == "updated_channels" && checkpoint.updated_channels.is_some()) {
+            continue;
+        }
+        let json = to_json(&value.to_value()?).map_err(|error| error.with("field", key))?;
+        let raw = RawValue::from_string(json)
+            .map_err(|source| Error::codec("the field cannot be written as JSON").with_source(source))?;
+        extra.insert(&**key, raw);
+    }
+    Ok(extra)
+}
+
+/// JSON that the server takes.
+pub(crate) fn to_json(value: &Value) -> Result<String> {
+    if !is_finite(value) {
+        return Err(Error::invalid_argument("PostgreSQL cannot hold NaN and infinities in JSON"));
+    }
+    let json = json::to_string(value, json::Style::Plain)?;
+    check_nul(&json)?;
+    Ok(json)
+}
+
+fn is_finite(value: &Value) -> bool {
+    match value {
+        Value::Float(number) => number.is_finite(),
+        Value::Array(items) => items.iter().all(is_finite),
+        Value::Map(entries) => entries.iter().all(|(key, value)| is_finite(key) && is_finite(value)),
+        _ => true,
+    }
+}
+
+/// The metadata that is stored: merged with the config's, without what Python's saver leaves out.
+pub(crate) fn metadata(metadata: &CheckpointMetadata, config: &CheckpointConfig) -> Result<String> {
+    let mut merged = metadata.merged(config);
+    merged.remove(LEFT_OUT);
+    let finite = merged.iter().all(|(_, value)| is_finite(value));
+    if !finite {
+        return Err(Error::invalid_argument("PostgreSQL cannot hold NaN and infinities in metadata"));
+    }
+    let json = merged.to_json()?;
+    check_nul(&json)?;
+    Ok(json)
+}
+
+/// Reads a document; the values in rows of their own are not part of it.
+pub(crate) fn decode(document: &[u8]) -> Result<Checkpoint> {
+    let fields: IndexMap<Str, &RawValue> = from_json(document)?;
+    let mut checkpoint = Checkpoint {
+        v: 1,
+        id: Str::default(),
+        ts: Str::default(),
+        channel_values: ChannelValues::new(),
+        channel_versions: ChannelVersions::new(),
+        versions_seen: IndexMap::new(),
+        updated_channels: None,
+        extra: ChannelValues::new(),
+    };
+    for (key, raw) in fields {
+        let json = raw.get();
+        match &*key {
+            "v" => checkpoint.v = from_json(json.as_bytes())?,
+            "id" => checkpoint.id = from_json(json.as_bytes())?,
+            "ts" => checkpoint.ts = from_json(json.as_bytes())?,
+            "channel_values" => {
+                let values: IndexMap<Str, &RawValue> = from_json(json.as_bytes())?;
+                let value =
+                    |(channel, raw): (Str, &RawValue)| scalar(raw.get()).map(|value| (channel, value));
+                checkpoint.channel_values = values.into_iter().map(value).collect::<Result<_>>()?;
+            }
+            "channel_versions" => checkpoint.channel_versions = from_json(json.as_bytes())?,
+            "versions_seen" => checkpoint.versions_seen = from_json(json.as_bytes())?,
+            "updated_channels" if json.starts_with('[') => {
+                checkpoint.updated_channels = from_json(json.as_bytes())?;
+            }
+            _ => {
+                checkpoint.extra.insert(key, scalar(json)?);
+            }
+        }
+    }
+    Ok(checkpoint)
+}
+
+fn from_json<'a, T: serde::Deserialize<'a>>(json: &'a [u8]) -> Result<T> {
+    // The parser's own words could quote the text.
+    serde_json::from_slice(json).map_err(|error| {
+        Error::codec("the stored checkpoint does not have LangGraph's shape").with("column", error.column())
+    })
+}
+
+/// A value that stands in a document: a scalar, or of what older or other writers left, a list or map.
+pub(crate) fn scalar(json: &str) -> Result<ChannelValue> {
+    match json.as_bytes().first() {
+        Some(b'n') => Ok(ChannelValue::Null),
+        Some(b't') => Ok(ChannelValue::Bool(true)),
+        Some(b'f') => Ok(ChannelValue::Bool(false)),
+        Some(b'"') => from_json(json.as_bytes()).map(ChannelValue::Str),
+        Some(b'[' | b'{') => of_value(&json::parse(json.as_bytes())?),
+        _ if json.contains(['.', 'e', 'E']) => from_json(json.as_bytes()).map(ChannelValue::Float),
+        _ => {
+            if let Ok(number) = json.parse() {
+                return Ok(ChannelValue::Int(number));
+            }
+            if let Ok(number) = json.parse() {
+                return of_value(&Value::UInt(number));
+            }
+            Ok(ChannelValue::Blob(TypedBytes::new("json", json.as_bytes().to_vec())))
+        }
+    }
+}
+
+fn of_value(value: &Value) -> Result<ChannelValue> {
+    ChannelValue::from_msgpack(value.to_msgpack()?.into())
+}

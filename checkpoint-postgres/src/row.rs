@@ -1,0 +1,160 @@
+//! Decoding rows, and the parameters that have no type of the driver's.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use checkpoint_core::cipher::{self, Place};
+use checkpoint_core::{
+    ChannelValue, CheckpointMetadata, Cipher, Error, ErrorKind, PendingWrite, Result, Str, TypedBytes,
+};
+use common_postgres::convert;
+use common_postgres::tokio_postgres::Row;
+use common_postgres::tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+
+/// The version of the binary form of `jsonb`, which stands before the text.
+const JSONB_VERSION: u8 = 1;
+
+/// JSON text as a parameter or a column of type `jsonb`.
+pub(crate) struct Json<'a>(pub(crate) &'a str);
+
+/// Bytes as a parameter of type `bytea`.
+pub(crate) struct Blob<'a>(pub(crate) &'a [u8]);
+
+// The driver logs parameters: none of a user's values may be among them.
+impl fmt::Debug for Json<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Json({} bytes)", self.0.len())
+    }
+}
+
+impl fmt::Debug for Blob<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Blob({} bytes)", self.0.len())
+    }
+}
+
+impl ToSql for Json<'_> {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        out.reserve(self.0.len() + 1);
+        out.put_u8(JSONB_VERSION);
+        out.put_slice(self.0.as_bytes());
+        Ok(IsNull::No)
+    }
+
+    fn accepts(of_type: &Type) -> bool {
+        *of_type == Type::JSONB
+    }
+
+    to_sql_checked!();
+}
+
+impl ToSql for Blob<'_> {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        out.put_slice(self.0);
+        Ok(IsNull::No)
+    }
+
+    fn accepts(of_type: &Type) -> bool {
+        *of_type == Type::BYTEA
+    }
+
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Json<'a> {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn StdError + Sync + Send>> {
+        match raw {
+            [JSONB_VERSION, text @ ..] => Ok(Self(std::str::from_utf8(text)?)),
+            _ => Err("an unknown form of jsonb".into()),
+        }
+    }
+
+    fn accepts(of_type: &Type) -> bool {
+        *of_type == Type::JSONB
+    }
+}
+
+/// Reads a column, which borrows from the row.
+pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T> {
+    row.try_get(at).map_err(convert)
+}
+
+/// Reads a column of text.
+pub(crate) fn text(row: &Row, at: usize) -> Result<Str> {
+    column::<&str>(row, at).map(Str::from)
+}
+
+/// Reads a column that may hold text.
+pub(crate) fn optional_text(row: &Row, at: usize) -> Result<Option<Str>> {
+    Ok(column::<Option<&str>>(row, at)?.map(Str::from))
+}
+
+/// Reads a type tag and bytes, which are copied once.
+pub(crate) fn typed(row: &Row, tag: usize, data: usize) -> Result<TypedBytes> {
+    let tag: &str =
+        column::<Option<&str>>(row, tag)?.ok_or_else(|| Error::codec("the row has no type tag"))?;
+    match column::<Option<&[u8]>>(row, data)? {
+        Some(data) => Ok(TypedBytes::new(tag.to_owned(), Bytes::copy_from_slice(data))),
+        None if matches!(tag, "null" | "empty") => Ok(TypedBytes::new(tag.to_owned(), Bytes::new())),
+        None => Err(Error::codec("the row has a type tag but no value")),
+    }
+}
+
+/// Reads metadata.
+pub(crate) fn metadata(row: &Row, at: usize) -> Result<CheckpointMetadata> {
+    CheckpointMetadata::from_json(column::<Json<'_>>(row, at)?.0.as_bytes())
+}
+
+/// What opens stored values.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Opener<'a> {
+    pub(crate) cipher: Option<&'a Cipher>,
+    /// Whether ciphertext that does not open is kept as it is.
+    pub(crate) keep_sealed: bool,
+}
+
+impl Opener<'_> {
+    /// Opens a value and gives it its one form.
+    pub(crate) fn open(&self, typed: TypedBytes, place: &Place<'_>) -> Result<ChannelValue> {
+        let sealed = (self.keep_sealed && typed.is_sealed()).then(|| typed.clone());
+        match (cipher::open(self.cipher, typed, place), sealed) {
+            (Ok(typed), _) => ChannelValue::from_typed(typed),
+            (Err(error), Some(sealed)) if error.kind() == ErrorKind::Crypto => Ok(ChannelValue::Blob(sealed)),
+            (Err(error), _) => Err(error),
+        }
+    }
+}
+
+/// The columns of a write.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WriteColumns {
+    pub(crate) task_id: usize,
+    pub(crate) task_path: usize,
+    pub(crate) channel: usize,
+    pub(crate) idx: usize,
+    pub(crate) tag: usize,
+    pub(crate) data: usize,
+}
+
+/// Reads a write on a checkpoint.
+pub(crate) fn write(
+    row: &Row,
+    at: WriteColumns,
+    (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
+    opener: Opener<'_>,
+) -> Result<PendingWrite> {
+    let (task_id, channel) = (column::<&str>(row, at.task_id)?, column::<&str>(row, at.channel)?);
+    let idx = column(row, at.idx)?;
+    let place = Place::Write { thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel };
+    let value = opener.open(typed(row, at.tag, at.data)?, &place)?;
+    Ok(PendingWrite::new(task_id, channel, value).stored_at(column::<&str>(row, at.task_path)?, idx))
+}
+
+/// Adds which checkpoint a row belongs to.
+pub(crate) fn at_row(error: Error, thread_id: &str, checkpoint_ns: &str, checkpoint_id: &str) -> Error {
+    error
+        .with("thread_id", thread_id)
+        .with("checkpoint_ns", checkpoint_ns)
+        .with("checkpoint_id", checkpoint_id)
+}

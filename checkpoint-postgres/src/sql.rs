@@ -1,0 +1,501 @@
+//! What is sent. Every statement finds its rows by a primary key; the saver's tests look at the plans.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The class of our advisory locks, so that they do not meet those of the application: `ckpt`.
+pub(crate) const LOCK_CLASS: i32 = i32::from_be_bytes(*b"ckpt");
+
+/// The channel in which old checkpoints left their sends, as writes on the parent.
+pub(crate) const TASKS: &str = "__pregel_tasks";
+
+/// Checkpoints before this version of the format have their sends there.
+const SENDS_INSIDE_FROM: i64 = 4;
+
+/// How many ancestors one statement walks over at most.
+pub(crate) const ANCESTORS: i64 = 1024;
+
+/// What rows of [`Statements::tuples`] hold: the value of their first column.
+pub(crate) mod kind {
+    pub(crate) const CHECKPOINT: i16 = 0;
+    pub(crate) const BLOB: i16 = 1;
+    pub(crate) const WRITE: i16 = 2;
+    pub(crate) const SEND: i16 = 3;
+}
+
+/// The columns of [`Statements::tuples`].
+pub(crate) mod column {
+    pub(crate) const KIND: usize = 0;
+    pub(crate) const ROW: usize = 1;
+    pub(crate) const THREAD_ID: usize = 2;
+    pub(crate) const CHECKPOINT_NS: usize = 3;
+    pub(crate) const A: usize = 4;
+    pub(crate) const B: usize = 5;
+    pub(crate) const C: usize = 6;
+    pub(crate) const IDX: usize = 7;
+    pub(crate) const TYPE: usize = 8;
+    pub(crate) const BLOB: usize = 9;
+    pub(crate) const CHECKPOINT: usize = 10;
+    pub(crate) const METADATA: usize = 11;
+}
+
+/// The advisory lock of a thread. Calls that change many of its rows hold it alone, `put` and `put_writes` share it: so
+/// none waits for another's rows in a circle, and none deletes a blob that another is about to name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Lock(i32);
+
+impl Lock {
+    pub(crate) fn of(thread_id: &str) -> Self {
+        Self(u32::try_from(xxh3_64(thread_id.as_bytes()) >> 32).unwrap_or_default().cast_signed())
+    }
+
+    pub(crate) fn key(self) -> i32 {
+        self.0
+    }
+}
+
+/// Takes locks to the transaction's end, in an order that all callers keep.
+pub(crate) fn take_locks(alone: &[Lock], shared: &[Lock]) -> String {
+    let mut locks: Vec<(Lock, bool)> = alone.iter().map(|lock| (*lock, true)).collect();
+    locks.extend(shared.iter().filter(|lock| !alone.contains(lock)).map(|lock| (*lock, false)));
+    locks.sort_unstable();
+    locks.dedup();
+    let mut sql = String::from("SELECT ");
+    for (at, (lock, alone)) in locks.iter().enumerate() {
+        let function = if *alone { "pg_advisory_xact_lock" } else { "pg_advisory_xact_lock_shared" };
+        let comma = if at > 0 { ", " } else { "" };
+        sql.push_str(&format!("{comma}{function}({LOCK_CLASS}, {})", lock.0));
+    }
+    sql
+}
+
+/// Which conditions a page of a listing has, besides its parameters' order: thread, namespace, id, before, filter,
+/// cursor.
+#[expect(clippy::struct_excessive_bools, reason = "each condition is there or not, independently")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Page {
+    pub(crate) thread_id: bool,
+    pub(crate) checkpoint_ns: bool,
+    pub(crate) checkpoint_id: bool,
+    pub(crate) before: bool,
+    pub(crate) filter: bool,
+    pub(crate) after: bool,
+}
+
+/// The statements for the tables of one schema.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    /// The schema, quoted and with its dot, or nothing.
+    schema: String,
+    pub(crate) put: String,
+    pub(crate) upsert_writes: String,
+    pub(crate) insert_writes: String,
+    pub(crate) get: String,
+    pub(crate) get_latest: String,
+    pub(crate) delete_thread: String,
+    pub(crate) list_threads: String,
+    pub(crate) parent: String,
+    pub(crate) latest_parent: String,
+    pub(crate) history: String,
+    pub(crate) ancestors: String,
+    pub(crate) newest: String,
+    pub(crate) namespaces: String,
+    pub(crate) prune: String,
+    pub(crate) select_runs: String,
+    pub(crate) delete_runs: String,
+    pub(crate) delete_unnamed_blobs: String,
+    pub(crate) copy: String,
+    pub(crate) select_bound_blobs: String,
+    pub(crate) select_bound_writes: String,
+    pub(crate) upsert_blobs: String,
+    pub(crate) replace_write: String,
+}
+
+impl Statements {
+    pub(crate) fn new(schema: Option<&str>) -> Self {
+        let schema = schema.map_or_else(String::new, |schema| format!("{}.", quote(schema)));
+        let s = &schema;
+        Self {
+            put: put(s),
+            upsert_writes: put_writes(
+                s,
+                "DO UPDATE SET channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob",
+            ),
+            insert_writes: put_writes(s, "DO NOTHING"),
+            get: tuples(s, &select_one(s, "AND checkpoint_id = $3")),
+            get_latest: tuples(s, &select_one(s, "ORDER BY checkpoint_id DESC LIMIT 1")),
+            delete_thread: delete_thread(s),
+            list_threads: list_threads(s),
+            parent: parent(s, "AND checkpoint_id = $3"),
+            latest_parent: parent(s, "ORDER BY checkpoint_id DESC LIMIT 1"),
+            history: history(s),
+            ancestors: ancestors(s),
+            newest: newest(s),
+            namespaces: namespaces(s),
+            prune: prune(s),
+            select_runs: format!(
+                "SELECT DISTINCT thread_id FROM {s}checkpoints WHERE metadata->'run_id' = ANY($1)"
+            ),
+            delete_runs: delete_runs(s),
+            delete_unnamed_blobs: delete_unnamed_blobs(s),
+            copy: copy(s),
+            select_bound_blobs: select_bound_blobs(s),
+            select_bound_writes: select_bound_writes(s),
+            upsert_blobs: upsert_blobs(s),
+            replace_write: replace_write(s),
+            schema,
+        }
+    }
+
+    /// One page of a listing. Parameters: the conditions' values in the order of [`Page`], then how many rows.
+    pub(crate) fn list(&self, page: Page) -> String {
+        let s = &self.schema;
+        let mut conditions = Vec::new();
+        let mut number = 0;
+        let mut next = || {
+            number += 1;
+            number
+        };
+        let one_namespace = page.thread_id && page.checkpoint_ns;
+        for (wanted, condition) in [
+            (page.thread_id, "thread_id ="),
+            (page.checkpoint_ns, "checkpoint_ns ="),
+            (page.checkpoint_id, "checkpoint_id ="),
+            (page.before, "checkpoint_id <"),
+        ] {
+            if wanted {
+                conditions.push(format!("{condition} ${}", next()));
+            }
+        }
+        if page.filter {
+            conditions.push(format!("metadata @> ALL (${})", next()));
+        }
+        if page.after && one_namespace {
+            // Within one namespace the id alone is the cursor, and the index gives the order.
+            conditions.push(format!("checkpoint_id < ${}", next()));
+        } else if page.after {
+            let (id, thread, ns) = (next(), next(), next());
+            conditions.push(format!(
+                "checkpoint_id <= ${id} AND (checkpoint_id < ${id} \
+                 OR (thread_id COLLATE \"C\", checkpoint_ns COLLATE \"C\") > (${thread}, ${ns}))"
+            ));
+        }
+        let limit = next();
+        let conditions = if conditions.is_empty() { "true".to_owned() } else { conditions.join(" AND ") };
+        let columns = "thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata";
+        let select = if one_namespace {
+            format!(
+                "SELECT {columns} FROM {s}checkpoints WHERE {conditions} ORDER BY checkpoint_id DESC LIMIT ${limit}"
+            )
+        } else {
+            // Only keys are sorted, the rows are fetched afterwards.
+            format!(
+                "SELECT c.* FROM (SELECT thread_id, checkpoint_ns, checkpoint_id FROM {s}checkpoints \
+                 WHERE {conditions} \
+                 ORDER BY checkpoint_id DESC, thread_id COLLATE \"C\", checkpoint_ns COLLATE \"C\" LIMIT ${limit}) k \
+                 CROSS JOIN LATERAL (SELECT {columns} FROM {s}checkpoints c WHERE c.thread_id = k.thread_id \
+                 AND c.checkpoint_ns = k.checkpoint_ns AND c.checkpoint_id = k.checkpoint_id OFFSET 0) c"
+            )
+        };
+        tuples(s, &select)
+    }
+}
+
+/// An identifier for SQL text.
+pub(crate) fn quote(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// Checkpoint, blobs and nothing else change, in one statement. `$1`, `$2` are the lock, `$3` to `$5` the key, then
+/// parent, document, metadata, and the blobs' channels, versions, types and bytes.
+fn put(s: &str) -> String {
+    format!(
+        "WITH lock AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared($1, $2)), \
+         blobs AS (INSERT INTO {s}checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob) \
+         SELECT $3, $4, b.* FROM lock, unnest($9::text[], $10::text[], $11::text[], $12::bytea[]) AS b \
+         ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING) \
+         INSERT INTO {s}checkpoints \
+         (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata) \
+         SELECT $3, $4, $5, $6, $7, $8 FROM lock \
+         ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) \
+         DO UPDATE SET checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata"
+    )
+}
+
+/// `$1`, `$2` are the lock, then thread, namespace, checkpoint, task, path, and the rows' indexes, channels, types and
+/// bytes.
+fn put_writes(s: &str, on_conflict: &str) -> String {
+    format!(
+        "WITH lock AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared($1, $2)) \
+         INSERT INTO {s}checkpoint_writes \
+         (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob) \
+         SELECT $3, $4, $5, $6, $7, w.* FROM lock, unnest($8::int4[], $9::text[], $10::text[], $11::bytea[]) AS w \
+         ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) {on_conflict}"
+    )
+}
+
+fn select_one(s: &str, which: &str) -> String {
+    format!(
+        "SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata \
+         FROM {s}checkpoints WHERE thread_id = $1 AND checkpoint_ns = $2 {which}"
+    )
+}
+
+/// Reads whole tuples: the rows that `page` selects, every blob that they name (once), their writes, and the sends that
+/// old ones have on their parents. Each is looked up by its whole key: `OFFSET 0` keeps the planner from making a join
+/// over all rows of a thread of it.
+fn tuples(s: &str, page: &str) -> String {
+    format!(
+        "WITH page AS MATERIALIZED (SELECT row_number() OVER ()::int4 AS row, p.* FROM ({page}) p) \
+         SELECT {checkpoint}::int2 AS kind, row, thread_id, checkpoint_ns, checkpoint_id AS a, \
+         parent_checkpoint_id AS b, NULL::text AS c, NULL::int4 AS idx, NULL::text AS type, NULL::bytea AS blob, \
+         checkpoint, metadata FROM page \
+         UNION ALL \
+         SELECT {blob}::int2, NULL, v.thread_id, v.checkpoint_ns, v.key, v.value, NULL, NULL, b.type, b.blob, NULL, NULL \
+         FROM (SELECT DISTINCT p.thread_id, p.checkpoint_ns, v.key, v.value FROM page p \
+         CROSS JOIN LATERAL jsonb_each_text({versions}) v) v \
+         CROSS JOIN LATERAL (SELECT type, blob FROM {s}checkpoint_blobs b WHERE b.thread_id = v.thread_id \
+         AND b.checkpoint_ns = v.checkpoint_ns AND b.channel = v.key AND b.version = v.value OFFSET 0) b \
+         UNION ALL \
+         SELECT {write}::int2, p.row, NULL, NULL, w.task_id, w.task_path, w.channel, w.idx, w.type, w.blob, NULL, NULL \
+         FROM page p CROSS JOIN LATERAL (SELECT task_id, task_path, channel, idx, type, blob \
+         FROM {s}checkpoint_writes w WHERE w.thread_id = p.thread_id AND w.checkpoint_ns = p.checkpoint_ns \
+         AND w.checkpoint_id = p.checkpoint_id OFFSET 0) w \
+         UNION ALL \
+         SELECT {send}::int2, p.row, NULL, NULL, w.task_id, w.task_path, NULL, w.idx, w.type, w.blob, NULL, NULL \
+         FROM page p CROSS JOIN LATERAL (SELECT task_id, task_path, idx, type, blob \
+         FROM {s}checkpoint_writes w WHERE w.thread_id = p.thread_id AND w.checkpoint_ns = p.checkpoint_ns \
+         AND w.checkpoint_id = p.parent_checkpoint_id AND w.channel = '{TASKS}' OFFSET 0) w \
+         WHERE p.checkpoint->'v' < '{SENDS_INSIDE_FROM}'",
+        checkpoint = kind::CHECKPOINT,
+        blob = kind::BLOB,
+        write = kind::WRITE,
+        send = kind::SEND,
+        versions = versions_of("p.checkpoint"),
+    )
+}
+
+/// The versions of a document, or NULL for a damaged one.
+fn versions_of(document: &str) -> String {
+    format!(
+        "CASE WHEN jsonb_typeof({document}->'channel_versions') = 'object' THEN {document}->'channel_versions' END"
+    )
+}
+
+/// Checkpoints come first, as in `put`, so that nobody who works without the lock (Python) is met in another order.
+fn delete_thread(s: &str) -> String {
+    format!(
+        "WITH checkpoints AS (DELETE FROM {s}checkpoints WHERE thread_id = $1), \
+         blobs AS (DELETE FROM {s}checkpoint_blobs WHERE thread_id = $1) \
+         DELETE FROM {s}checkpoint_writes WHERE thread_id = $1"
+    )
+}
+
+/// Jumps from thread to thread in the index, and in each from namespace to namespace.
+fn list_threads(s: &str) -> String {
+    format!(
+        "WITH RECURSIVE threads AS ( \
+         (SELECT thread_id FROM {s}checkpoints WHERE $1::text IS NULL OR thread_id > $1 ORDER BY thread_id LIMIT 1) \
+         UNION ALL \
+         SELECT (SELECT c.thread_id FROM {s}checkpoints c WHERE c.thread_id > t.thread_id ORDER BY c.thread_id LIMIT 1) \
+         FROM threads t WHERE t.thread_id IS NOT NULL) \
+         SELECT t.thread_id, n.newest FROM (SELECT thread_id FROM threads WHERE thread_id IS NOT NULL LIMIT $2) t \
+         CROSS JOIN LATERAL ( \
+         WITH RECURSIVE namespaces AS ( \
+         (SELECT checkpoint_ns FROM {s}checkpoints WHERE thread_id = t.thread_id ORDER BY checkpoint_ns LIMIT 1) \
+         UNION ALL \
+         SELECT (SELECT c.checkpoint_ns FROM {s}checkpoints c WHERE c.thread_id = t.thread_id \
+         AND c.checkpoint_ns > n.checkpoint_ns ORDER BY c.checkpoint_ns LIMIT 1) \
+         FROM namespaces n WHERE n.checkpoint_ns IS NOT NULL) \
+         SELECT max((SELECT c.checkpoint_id FROM {s}checkpoints c WHERE c.thread_id = t.thread_id \
+         AND c.checkpoint_ns = n.checkpoint_ns ORDER BY c.checkpoint_id DESC LIMIT 1) COLLATE \"C\") AS newest \
+         FROM namespaces n WHERE n.checkpoint_ns IS NOT NULL) n"
+    )
+}
+
+fn parent(s: &str, which: &str) -> String {
+    format!(
+        "SELECT parent_checkpoint_id FROM {s}checkpoints WHERE thread_id = $1 AND checkpoint_ns = $2 {which}"
+    )
+}
+
+/// Walks from `$3` to the root for the channels `$4`, until each has a value, and reads the values and the writes on the
+/// way: kind 0 is a checkpoint (id, parent), 1 a channel's value there, 2 a write.
+fn history(s: &str) -> String {
+    format!(
+        "WITH RECURSIVE walk AS ( \
+         SELECT 0 AS depth, NULL::text AS checkpoint_id, $3::text AS next, NULL::jsonb AS checkpoint, \
+         NULL::text[] AS visited, $4::text[] AS open \
+         UNION ALL \
+         SELECT w.depth + 1, c.checkpoint_id, c.parent_checkpoint_id, c.checkpoint, w.open, \
+         ARRAY(SELECT channel FROM unnest(w.open) AS channel \
+         WHERE coalesce(jsonb_typeof(c.checkpoint->'channel_values'->channel), 'null') = 'null' \
+         AND NOT EXISTS (SELECT FROM {s}checkpoint_blobs b WHERE b.thread_id = $1 AND b.checkpoint_ns = $2 \
+         AND b.channel = channel.channel AND b.version = c.checkpoint->'channel_versions'->>channel.channel \
+         AND b.type <> 'empty')) \
+         FROM walk w CROSS JOIN LATERAL (SELECT checkpoint_id, parent_checkpoint_id, checkpoint FROM {s}checkpoints \
+         WHERE thread_id = $1 AND checkpoint_ns = $2 AND checkpoint_id = w.next OFFSET 0) c \
+         WHERE w.next <> '' AND cardinality(w.open) > 0 AND w.depth < $5), \
+         visited AS MATERIALIZED (SELECT * FROM walk WHERE depth > 0) \
+         SELECT 0::int2 AS kind, depth, checkpoint_id AS a, next AS b, NULL::text AS c, NULL::int4 AS idx, \
+         NULL::text AS type, NULL::bytea AS blob, NULL::jsonb AS value FROM visited \
+         UNION ALL \
+         SELECT 1::int2, v.depth, channel, v.checkpoint->'channel_versions'->>channel, NULL, NULL, b.type, b.blob, \
+         v.checkpoint->'channel_values'->channel \
+         FROM visited v CROSS JOIN LATERAL unnest(v.visited) AS channel \
+         LEFT JOIN LATERAL (SELECT type, blob FROM {s}checkpoint_blobs b WHERE b.thread_id = $1 \
+         AND b.checkpoint_ns = $2 AND b.channel = channel.channel \
+         AND b.version = v.checkpoint->'channel_versions'->>channel.channel AND b.type <> 'empty' OFFSET 0) b ON true \
+         WHERE channel <> ALL (v.open) \
+         UNION ALL \
+         SELECT 2::int2, v.depth, w.task_id, w.task_path, w.channel, w.idx, w.type, w.blob, NULL \
+         FROM visited v CROSS JOIN LATERAL (SELECT task_id, task_path, channel, idx, type, blob \
+         FROM {s}checkpoint_writes w WHERE w.thread_id = $1 AND w.checkpoint_ns = $2 \
+         AND w.checkpoint_id = v.checkpoint_id AND w.channel = ANY (v.visited) OFFSET 0) w"
+    )
+}
+
+const LINK: &str = "c.checkpoint_id, c.parent_checkpoint_id, c.metadata, c.checkpoint->'channel_versions' AS versions, \
+     c.checkpoint->'channel_values' AS inline";
+
+/// The channels with a blob at the checkpoint `c`.
+fn with_blobs(s: &str) -> String {
+    format!(
+        "ARRAY(SELECT v.key FROM jsonb_each_text({}) v WHERE EXISTS (SELECT FROM {s}checkpoint_blobs b \
+         WHERE b.thread_id = $1 AND b.checkpoint_ns = $2 AND b.channel = v.key AND b.version = v.value \
+         AND b.type <> 'empty')) AS blobs",
+        versions_of("c.checkpoint")
+    )
+}
+
+/// What pruning has to know of `$3` and its ancestors, `$4` at most.
+fn ancestors(s: &str) -> String {
+    format!(
+        "WITH RECURSIVE walk AS ( \
+         SELECT 0 AS depth, $3::text AS checkpoint_id \
+         UNION ALL \
+         SELECT w.depth + 1, c.parent_checkpoint_id FROM walk w CROSS JOIN LATERAL ( \
+         SELECT parent_checkpoint_id FROM {s}checkpoints WHERE thread_id = $1 AND checkpoint_ns = $2 \
+         AND checkpoint_id = w.checkpoint_id OFFSET 0) c \
+         WHERE c.parent_checkpoint_id <> '' AND w.depth + 1 < $4) \
+         SELECT {LINK}, {} FROM walk w CROSS JOIN LATERAL (SELECT * FROM {s}checkpoints WHERE thread_id = $1 \
+         AND checkpoint_ns = $2 AND checkpoint_id = w.checkpoint_id OFFSET 0) c ORDER BY w.depth",
+        with_blobs(s)
+    )
+}
+
+fn newest(s: &str) -> String {
+    format!(
+        "SELECT {LINK}, {} FROM {s}checkpoints c WHERE thread_id = $1 AND checkpoint_ns = $2 \
+         ORDER BY checkpoint_id DESC LIMIT 1",
+        with_blobs(s)
+    )
+}
+
+/// The namespaces of a thread in which there is a checkpoint.
+fn namespaces(s: &str) -> String {
+    format!(
+        "WITH RECURSIVE namespaces AS ( \
+         (SELECT checkpoint_ns FROM {s}checkpoints WHERE thread_id = $1 ORDER BY checkpoint_ns LIMIT 1) \
+         UNION ALL \
+         SELECT (SELECT c.checkpoint_ns FROM {s}checkpoints c WHERE c.thread_id = $1 \
+         AND c.checkpoint_ns > n.checkpoint_ns ORDER BY c.checkpoint_ns LIMIT 1) \
+         FROM namespaces n WHERE n.checkpoint_ns IS NOT NULL) \
+         SELECT checkpoint_ns FROM namespaces WHERE checkpoint_ns IS NOT NULL"
+    )
+}
+
+/// Keeps of a namespace the checkpoints `$3`, of which the first is the newest, and the writes beyond that one.
+fn prune(s: &str) -> String {
+    format!(
+        "WITH pruned AS (DELETE FROM {s}checkpoints WHERE thread_id = $1 AND checkpoint_ns = $2 \
+         AND checkpoint_id <> ALL ($3)), \
+         roots AS (UPDATE {s}checkpoints SET parent_checkpoint_id = NULL WHERE thread_id = $1 AND checkpoint_ns = $2 \
+         AND checkpoint_id = ANY ($3) AND parent_checkpoint_id <> ALL ($3)) \
+         DELETE FROM {s}checkpoint_writes WHERE thread_id = $1 AND checkpoint_ns = $2 \
+         AND checkpoint_id <> ALL ($3) AND checkpoint_id < ($3::text[])[1]"
+    )
+}
+
+/// Deletes the checkpoints of runs `$1` in the threads `$2`, with their writes.
+fn delete_runs(s: &str) -> String {
+    format!(
+        "WITH gone AS (DELETE FROM {s}checkpoints WHERE metadata->'run_id' = ANY($1) AND thread_id = ANY($2) \
+         RETURNING thread_id, checkpoint_ns, checkpoint_id) \
+         DELETE FROM {s}checkpoint_writes w USING gone g WHERE w.thread_id = g.thread_id \
+         AND w.checkpoint_ns = g.checkpoint_ns AND w.checkpoint_id = g.checkpoint_id"
+    )
+}
+
+/// Deletes the blobs of threads that no checkpoint names any more.
+fn delete_unnamed_blobs(s: &str) -> String {
+    format!(
+        "WITH named AS MATERIALIZED (SELECT DISTINCT c.thread_id, c.checkpoint_ns, v.key, v.value \
+         FROM {s}checkpoints c CROSS JOIN LATERAL jsonb_each_text({}) v WHERE c.thread_id = ANY($1)) \
+         DELETE FROM {s}checkpoint_blobs b WHERE b.thread_id = ANY($1) AND NOT EXISTS ( \
+         SELECT FROM named n WHERE n.thread_id = b.thread_id AND n.checkpoint_ns = b.checkpoint_ns \
+         AND n.key = b.channel AND n.value = b.version)",
+        versions_of("c.checkpoint")
+    )
+}
+
+/// Copies thread `$1` to `$2`, but for values whose type ends with `$3`: those are bound to their place.
+fn copy(s: &str) -> String {
+    format!(
+        "WITH checkpoints AS (INSERT INTO {s}checkpoints \
+         (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata) \
+         SELECT $2, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata \
+         FROM {s}checkpoints WHERE thread_id = $1 \
+         ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET \
+         parent_checkpoint_id = EXCLUDED.parent_checkpoint_id, type = EXCLUDED.type, \
+         checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata), \
+         blobs AS (INSERT INTO {s}checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob) \
+         SELECT $2, checkpoint_ns, channel, version, type, blob FROM {s}checkpoint_blobs \
+         WHERE thread_id = $1 AND right(type, length($3)) <> $3 \
+         ON CONFLICT (thread_id, checkpoint_ns, channel, version) \
+         DO UPDATE SET type = EXCLUDED.type, blob = EXCLUDED.blob) \
+         INSERT INTO {s}checkpoint_writes \
+         (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob) \
+         SELECT $2, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob \
+         FROM {s}checkpoint_writes WHERE thread_id = $1 AND (type IS NULL OR right(type, length($3)) <> $3) \
+         ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET \
+         task_path = EXCLUDED.task_path, channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob"
+    )
+}
+
+/// The next `$6` blobs that are bound to their place (type ends with `$2`), after a key.
+fn select_bound_blobs(s: &str) -> String {
+    format!(
+        "SELECT checkpoint_ns, channel, version, type, blob FROM {s}checkpoint_blobs WHERE thread_id = $1 \
+         AND right(type, length($2)) = $2 \
+         AND ($3::text IS NULL OR (checkpoint_ns, channel, version) > ($3, $4, $5)) \
+         ORDER BY checkpoint_ns, channel, version LIMIT $6"
+    )
+}
+
+/// The next `$7` writes that are bound to their place (type ends with `$2`), after a key.
+fn select_bound_writes(s: &str) -> String {
+    format!(
+        "SELECT checkpoint_ns, checkpoint_id, task_id, task_path, channel, idx, type, blob \
+         FROM {s}checkpoint_writes WHERE thread_id = $1 AND right(type, length($2)) = $2 \
+         AND ($3::text IS NULL OR (checkpoint_ns, checkpoint_id, task_id, idx) > ($3, $4, $5, $6)) \
+         ORDER BY checkpoint_ns, checkpoint_id, task_id, idx LIMIT $7"
+    )
+}
+
+fn upsert_blobs(s: &str) -> String {
+    format!(
+        "INSERT INTO {s}checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob) \
+         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (thread_id, checkpoint_ns, channel, version) \
+         DO UPDATE SET type = EXCLUDED.type, blob = EXCLUDED.blob"
+    )
+}
+
+fn replace_write(s: &str) -> String {
+    format!(
+        "INSERT INTO {s}checkpoint_writes \
+         (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
+         ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET \
+         task_path = EXCLUDED.task_path, channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob"
+    )
+}

@@ -1,0 +1,277 @@
+//! Connections of a pool, statements on them, and what is repeated when one fails.
+
+use std::fmt;
+use std::time::Duration;
+
+use checkpoint_core::{Error, ErrorKind, Result};
+use deadpool_postgres::Pool;
+use futures_util::future::join3;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{IsolationLevel, Row, Statement};
+
+use crate::error::{convert, convert_pool, is_stale_statement};
+
+/// A parameter and the type that the server is told it has.
+pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// The first pause before a call is repeated; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest pause before a call is repeated.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A pool of connections to one database. Clones share it.
+#[derive(Clone)]
+pub struct Database {
+    pool: Pool,
+    named_statements: bool,
+    max_retries: u32,
+}
+
+impl Database {
+    /// Uses a pool. Without named statements every call carries its SQL with it and leaves nothing on the connection,
+    /// as a pooler in transaction mode needs it.
+    pub fn new(pool: Pool, named_statements: bool, max_retries: u32) -> Self {
+        Self { pool, named_statements, max_retries }
+    }
+
+    /// How many connections the pool may open.
+    pub fn max_connections(&self) -> usize {
+        self.pool.status().max_size
+    }
+
+    /// Takes a connection out of the pool; it goes back when it is dropped.
+    ///
+    /// # Errors
+    /// [`Timeout`](ErrorKind::Timeout) when none became free in time, and what connecting says.
+    ///
+    /// # Cancellation
+    /// May be dropped at any time.
+    pub async fn connection(&self) -> Result<Connection> {
+        let client = self.pool.get().await.map_err(convert_pool)?;
+        Ok(Connection { client, named_statements: self.named_statements })
+    }
+
+    /// Runs a call on a connection, and repeats it on another one while it fails with an error that may pass: the
+    /// server restarts, the connection was cut, another transaction was in the way. Whatever is passed here must be
+    /// safe to run twice.
+    ///
+    /// # Errors
+    /// The last attempt's.
+    ///
+    /// # Cancellation
+    /// As the call itself.
+    pub async fn run<T, F>(&self, attempt: impl Fn(Connection) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut failed = 0;
+        loop {
+            let result = match self.connection().await {
+                Ok(connection) => attempt(connection).await,
+                Err(error) => Err(error),
+            };
+            match result {
+                Err(error) if failed < self.max_retries && may_pass(&error) => {
+                    tracing::debug!(%error, failed, "repeating the call");
+                    // The first failure is mostly a connection that was cut while nobody used it.
+                    if failed > 0 {
+                        tokio::time::sleep(pause(failed)).await;
+                    }
+                    failed += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The pool's own Debug shows the driver's configuration.
+        f.debug_struct("Database")
+            .field("pool", &self.pool.status())
+            .field("named_statements", &self.named_statements)
+            .field("max_retries", &self.max_retries)
+            .finish()
+    }
+}
+
+/// A timeout has cost the caller enough time already.
+fn may_pass(error: &Error) -> bool {
+    error.is_retryable() && error.kind() != ErrorKind::Timeout
+}
+
+/// Grows with every failure, and differs between callers, so that they do not come back all at once.
+fn pause(failed: u32) -> Duration {
+    let longest = FIRST_PAUSE.saturating_mul(1 << failed.min(8)).min(LONGEST_PAUSE);
+    longest.mul_f64(0.5 + jitter() / 2.0)
+}
+
+/// A random number in [0, 1).
+pub(crate) fn jitter() -> f64 {
+    // Without random bytes all pauses are the same, which does no harm.
+    f64::from(getrandom::u32().unwrap_or_default()) / (f64::from(u32::MAX) + 1.0)
+}
+
+/// A connection of the pool.
+#[derive(Debug)]
+pub struct Connection {
+    client: deadpool_postgres::Client,
+    named_statements: bool,
+}
+
+/// A transaction that is rolled back unless it is committed.
+pub struct Transaction<'a> {
+    transaction: deadpool_postgres::Transaction<'a>,
+    named_statements: bool,
+}
+
+impl fmt::Debug for Transaction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transaction").finish_non_exhaustive()
+    }
+}
+
+fn types(params: &[Param<'_>]) -> Vec<Type> {
+    params.iter().map(|(_, of_type)| of_type.clone()).collect()
+}
+
+fn values<'a>(params: &[Param<'a>]) -> Vec<&'a (dyn ToSql + Sync)> {
+    params.iter().map(|(value, _)| *value).collect()
+}
+
+macro_rules! statements {
+    ($client:ident) => {
+        /// Runs a statement and returns its rows: one round trip, and one more the first time a connection sees a
+        /// named statement.
+        ///
+        /// # Errors
+        /// What the server says.
+        ///
+        /// # Cancellation
+        /// The statement may run all the same.
+        pub async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+            let rows = async {
+                if self.named_statements {
+                    let statement = self.$client.prepare_typed_cached(sql, &types(params)).await?;
+                    self.$client.query(&statement, &values(params)).await
+                } else {
+                    self.$client.query_typed(sql, params).await
+                }
+            };
+            rows.await.map_err(|error| self.fail(error))
+        }
+
+        /// Runs a statement and returns how many rows it changed. Costs what [`query`](Self::query) costs.
+        ///
+        /// # Errors
+        /// What the server says.
+        ///
+        /// # Cancellation
+        /// The statement may run all the same.
+        pub async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+            let changed = async {
+                if self.named_statements {
+                    let statement = self.$client.prepare_typed_cached(sql, &types(params)).await?;
+                    self.$client.execute(&statement, &values(params)).await
+                } else {
+                    self.$client.execute_typed(sql, params).await
+                }
+            };
+            changed.await.map_err(|error| self.fail(error))
+        }
+
+        /// Runs SQL text without parameters.
+        ///
+        /// # Errors
+        /// What the server says.
+        ///
+        /// # Cancellation
+        /// The text may run all the same.
+        pub async fn batch(&self, sql: &str) -> Result<()> {
+            self.$client.batch_execute(sql).await.map_err(|error| self.fail(error))
+        }
+
+        /// Statements that the server has forgotten, or that no longer fit its tables, are prepared anew next time.
+        fn fail(&self, error: tokio_postgres::Error) -> Error {
+            if is_stale_statement(&error) {
+                self.$client.statement_cache.clear();
+            }
+            convert(error)
+        }
+    };
+}
+
+impl Connection {
+    statements!(client);
+
+    /// Begins a transaction in which every statement sees what was committed before it, whatever the server's default.
+    ///
+    /// # Errors
+    /// What the server says.
+    ///
+    /// # Cancellation
+    /// Nothing was begun, or it is rolled back.
+    pub async fn begin(&mut self) -> Result<Transaction<'_>> {
+        let named_statements = self.named_statements;
+        let begun =
+            self.client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await;
+        match begun {
+            Ok(transaction) => Ok(Transaction { transaction, named_statements }),
+            Err(error) => Err(convert(error)),
+        }
+    }
+
+    /// Runs SQL text without parameters and then a statement, in a transaction of their own and in one round trip:
+    /// all of it is sent before anything comes back. Returns how many rows the statement changed.
+    ///
+    /// # Errors
+    /// What the server says; nothing was changed then.
+    ///
+    /// # Cancellation
+    /// A dropped call ran wholly or not at all.
+    pub async fn transact(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+        let changed = async {
+            let begin = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {first}");
+            // Futures of the driver send when they are polled first, and `join` polls them in order without a pause.
+            // A transaction that failed is rolled back by its COMMIT.
+            let (begun, changed, committed) = if self.named_statements {
+                let statement: Statement = self.client.prepare_typed_cached(sql, &types(params)).await?;
+                let values = values(params);
+                join3(
+                    self.client.batch_execute(&begin),
+                    self.client.execute(&statement, &values),
+                    self.client.batch_execute("COMMIT"),
+                )
+                .await
+            } else {
+                join3(
+                    self.client.batch_execute(&begin),
+                    self.client.execute_typed(sql, params),
+                    self.client.batch_execute("COMMIT"),
+                )
+                .await
+            };
+            begun?;
+            let changed = changed?;
+            committed.map(|()| changed)
+        };
+        changed.await.map_err(|error: tokio_postgres::Error| self.fail(error))
+    }
+}
+
+impl Transaction<'_> {
+    statements!(transaction);
+
+    /// Commits.
+    ///
+    /// # Errors
+    /// What the server says.
+    ///
+    /// # Cancellation
+    /// The transaction is committed or rolled back.
+    pub async fn commit(self) -> Result<()> {
+        self.transaction.commit().await.map_err(convert)
+    }
+}

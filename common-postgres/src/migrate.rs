@@ -1,0 +1,156 @@
+//! Brings tables up to date, one process at a time.
+
+use std::time::{Duration, Instant};
+
+use checkpoint_core::{Error, ErrorKind, Result};
+use tokio_postgres::types::Type;
+
+use crate::database::{Connection, Database, Transaction, jitter};
+
+/// How long a process waits for another one that migrates.
+const LONGEST_WAIT: Duration = Duration::from_secs(120);
+
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// One migration: its version is its position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    sql: String,
+    index: Option<String>,
+}
+
+impl Step {
+    /// Runs SQL.
+    pub fn new(sql: impl Into<String>) -> Self {
+        Self { sql: sql.into(), index: None }
+    }
+
+    /// Builds an index concurrently. Where an earlier attempt was cut off, the server keeps an index of this name that
+    /// is not valid; it is dropped first. `index` is the quoted name, with its schema where there is one.
+    pub fn index(index: impl Into<String>, sql: impl Into<String>) -> Self {
+        Self { sql: sql.into(), index: Some(index.into()) }
+    }
+}
+
+/// The migrations of some tables, in the manner of LangGraph's Python: a table of the versions that were applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Migrations {
+    /// The schema to be made when it is missing, quoted.
+    pub schema: Option<String>,
+    /// The table of versions, quoted, with its schema where there is one.
+    pub table: String,
+    /// Which processes wait for each other: those that use the same number.
+    pub lock: i64,
+    /// The migrations in their order. The first makes the table of versions and may run any number of times.
+    pub steps: Vec<Step>,
+}
+
+impl Migrations {
+    /// Runs what was not run yet. The steps run outside of transactions, since an index that is built concurrently has
+    /// to; each must bear being run again after it was cut off.
+    ///
+    /// # Errors
+    /// [`Schema`](ErrorKind::Schema) when the tables are newer than this program, [`Timeout`](ErrorKind::Timeout) when
+    /// another process migrates for more than two minutes, and what the server says.
+    ///
+    /// # Cancellation
+    /// The steps that were run stay, the rest is run by the next call.
+    pub async fn run(&self, database: &Database) -> Result<()> {
+        let connection = database.connection().await?;
+        if self.is_up_to_date(&connection).await? {
+            return Ok(());
+        }
+        drop(connection);
+        if database.max_connections() < 2 {
+            return Err(Error::invalid_config(
+                "to set up tables takes two connections; let the pool open more than one",
+            ));
+        }
+        let begun = Instant::now();
+        let mut holder = database.connection().await?;
+        loop {
+            // A lock of the session would get lost behind a pooler in transaction mode, and an open transaction that
+            // waited for the lock could be waited for by the one that builds an index: so each look is a transaction of
+            // its own. The one that got the lock stays open without a snapshot, and nobody waits for it.
+            let transaction = holder.begin().await?;
+            if self.is_granted(&transaction).await? {
+                transaction.batch("SET LOCAL idle_in_transaction_session_timeout = 0").await?;
+                let connection = database.connection().await?;
+                self.apply(&connection).await?;
+                return transaction.commit().await;
+            }
+            drop(transaction);
+            if begun.elapsed() > LONGEST_WAIT {
+                return Err(Error::new(
+                    ErrorKind::Timeout,
+                    "another process has been setting up these tables for more than two minutes",
+                )
+                .retryable(true));
+            }
+            tokio::time::sleep(LOOK_EVERY.mul_f64(0.5 + jitter())).await;
+        }
+    }
+
+    async fn is_up_to_date(&self, connection: &Connection) -> Result<bool> {
+        Ok(self.version(connection).await? == self.newest())
+    }
+
+    fn newest(&self) -> Option<i32> {
+        i32::try_from(self.steps.len()).ok().and_then(|steps| steps.checked_sub(1))
+    }
+
+    /// The newest version that was applied, or `None` before the first.
+    async fn version(&self, connection: &Connection) -> Result<Option<i32>> {
+        let rows = match connection.query(&format!("SELECT max(v) FROM {}", self.table), &[]).await {
+            Err(error) if error.kind() == ErrorKind::Schema => return Ok(None),
+            rows => rows?,
+        };
+        let version: Option<i32> = rows.first().and_then(|row| row.try_get(0).ok()).flatten();
+        if version > self.newest() {
+            return Err(Error::new(
+                ErrorKind::Schema,
+                "the tables are newer than this program; run a newer version of it",
+            )
+            .with("version", version.unwrap_or_default())
+            .with("known", self.newest().unwrap_or_default()));
+        }
+        Ok(version)
+    }
+
+    async fn apply(&self, connection: &Connection) -> Result<()> {
+        // Another process may have been faster.
+        let version = self.version(connection).await?;
+        if version.is_none()
+            && let Some(schema) = &self.schema
+        {
+            connection.batch(&format!("CREATE SCHEMA IF NOT EXISTS {schema}")).await?;
+        }
+        for (at, step) in (0_i32..).zip(&self.steps) {
+            if at > 0 && version.is_some_and(|version| at <= version) {
+                continue;
+            }
+            if let Some(index) = &step.index {
+                drop_invalid(connection, index).await?;
+            }
+            connection.batch(&step.sql).await?;
+            let record = format!("INSERT INTO {} (v) VALUES ($1) ON CONFLICT DO NOTHING", self.table);
+            connection.execute(&record, &[(&at, Type::INT4)]).await?;
+        }
+        Ok(())
+    }
+
+    async fn is_granted(&self, transaction: &Transaction<'_>) -> Result<bool> {
+        let rows =
+            transaction.query("SELECT pg_try_advisory_xact_lock($1)", &[(&self.lock, Type::INT8)]).await?;
+        Ok(rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)))
+    }
+}
+
+async fn drop_invalid(connection: &Connection, index: &str) -> Result<()> {
+    const IS_INVALID: &str = "SELECT 1 FROM pg_index WHERE indexrelid = to_regclass($1) AND NOT indisvalid";
+    if connection.query(IS_INVALID, &[(&index, Type::TEXT)]).await?.is_empty() {
+        return Ok(());
+    }
+    connection.batch(&format!("DROP INDEX CONCURRENTLY IF EXISTS {index}")).await
+}
