@@ -5,6 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use checkpoint_core::{
+    BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, Str, Value,
+};
+use checkpoint_sqlite::SqliteSaver;
 use serde_json::Value as Json;
 
 /// The key with which Python sealed the thread `enc-1` of its file: the bytes 0 to 31.
@@ -68,4 +72,88 @@ pub(crate) fn failure(output: &Output, code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{line}");
     assert!(line.starts_with("ckpt: ") && line.lines().count() == 1, "{line}");
     line
+}
+
+/// Every row of a file's tables, by table, in the order of their keys.
+pub(crate) fn rows(path: &Path) -> [Vec<Vec<rusqlite::types::Value>>; 2] {
+    let connection = rusqlite::Connection::open(path).unwrap();
+    let read = |sql: &str| {
+        let mut statement = connection.prepare(sql).unwrap();
+        let columns = statement.column_count();
+        let rows = statement.query_map((), |row| (0..columns).map(|column| row.get(column)).collect());
+        rows.unwrap().collect::<Result<Vec<_>, _>>().unwrap()
+    };
+    [
+        read(
+            "SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata \
+             FROM checkpoints ORDER BY 1, 2, 3",
+        ),
+        read(
+            "SELECT thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, channel, type, value \
+             FROM writes ORDER BY 1, 2, 3, 4, 5",
+        ),
+    ]
+}
+
+/// Fails with the first row that differs, not with all of them.
+pub(crate) fn assert_same_rows(left: &Path, right: &Path) {
+    for (left, right) in rows(left).iter().zip(&rows(right)) {
+        for (left, right) in left.iter().zip(right) {
+            assert_eq!(left, right);
+        }
+        assert_eq!(left.len(), right.len());
+    }
+}
+
+/// Runs what is asynchronous.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// Fills a database with threads of so many steps, which have forks, subgraphs, parallel tasks, and writes with free
+/// positions.
+pub(crate) async fn fill(saver: &SqliteSaver, threads: &[&str], steps: i64, bytes: usize) {
+    for thread in threads {
+        let mut ids = Vec::new();
+        for step in 0..steps {
+            // Every tenth step goes on from an older one.
+            let parent = if step % 10 == 9 { ids.get(ids.len() / 2) } else { ids.last() };
+            let mut at = CheckpointConfig::new(*thread);
+            if let Some(parent) = parent {
+                at = at.with_checkpoint_id(Str::clone(parent));
+            }
+            let text = format!("{thread} {step} ").repeat(bytes / 8 + 1);
+            let blob = Value::Array(vec![text.as_str().into(), Value::Map(vec![("n".into(), step.into())])]);
+            let checkpoint = Checkpoint::new(step)
+                .with_channel(
+                    "messages",
+                    ChannelValue::encode(&blob).unwrap(),
+                    format!("{:032}.{step}", step + 1).as_str(),
+                )
+                .with_channel("topic", "rust", format!("{:032}.5", 1).as_str())
+                .with_channel("count", step, step + 1);
+            let metadata = CheckpointMetadata::new("loop", step).with("run_id", "r").with("user", *thread);
+            let versions = checkpoint.channel_versions.clone();
+            let stored = saver.put(&at, &checkpoint, &metadata, &versions).await.unwrap();
+            let write = |channel: &str, value: i64| (Str::from(channel), ChannelValue::from(value));
+            for (task, path, writes) in [
+                ("a", "~__pregel_pull, a", vec![write("x", 1), write("x", 2)]),
+                ("b", "~__pregel_pull, b", vec![write("__resume__", step)]),
+                ("b", "~__pregel_pull, b", vec![write("__resume__", step), write("y", 3)]),
+                ("c", "", vec![write("__error__", 1), write("__interrupt__", 2)]),
+            ] {
+                saver.put_writes(&stored, &writes, &format!("{task}{step}"), path).await.unwrap();
+            }
+            if step % 7 == 3 {
+                let sub = CheckpointConfig::new(*thread).with_checkpoint_ns(format!("sub:{step}|leaf"));
+                let mut checkpoint = Checkpoint::new(step);
+                checkpoint.updated_channels = Some(vec!["z".into()]);
+                let metadata =
+                    metadata.with("parents", Value::Map(vec![("".into(), (&*checkpoint.id).into())]));
+                let checkpoint = checkpoint.with_channel("z", f64::NAN, "2");
+                saver.put(&sub, &checkpoint, &metadata, &checkpoint.channel_versions).await.unwrap();
+            }
+            ids.push(checkpoint.id);
+        }
+    }
 }

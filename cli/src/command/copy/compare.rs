@@ -72,7 +72,7 @@ fn same_value(a: &Value, b: &Value) -> bool {
         (Value::Map(a), Value::Map(b)) => a.len() == b.len() && same_entries(a, b),
         // Zero has a sign that JSON columns do not keep.
         (Value::Float(a), Value::Float(b)) => {
-            a.partial_cmp(b).map_or(a.is_nan() && b.is_nan(), Ordering::is_eq)
+            a.partial_cmp(b).map_or_else(|| a.is_nan() && b.is_nan(), Ordering::is_eq)
         }
         (Value::Float(number), Value::Int(_) | Value::UInt(_)) => is_whole(*number, b),
         (Value::Int(_) | Value::UInt(_), Value::Float(number)) => is_whole(*number, a),

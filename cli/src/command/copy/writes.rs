@@ -110,9 +110,10 @@ fn pair(write: &PendingWrite) -> (Str, ChannelValue) {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
-    use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, InMemorySaver, SaverExt};
+    use checkpoint_core::{
+        BaseCheckpointSaver, ChannelVersions, CheckpointConfig, CheckpointMetadata, InMemorySaver, SaverExt,
+    };
 
     use super::*;
 
@@ -132,7 +133,12 @@ mod tests {
         }
         let checkpoint = checkpoint_core::Checkpoint::with_id(ID);
         saver
-            .put(&CheckpointConfig::new("t"), &checkpoint, &Default::default(), &Default::default())
+            .put(
+                &CheckpointConfig::new("t"),
+                &checkpoint,
+                &CheckpointMetadata::default(),
+                &ChannelVersions::default(),
+            )
             .await
             .unwrap();
         saver.list_first(checkpoint_core::ListQuery::thread("t")).await.unwrap().unwrap().pending_writes
