@@ -1,7 +1,9 @@
 //! The project's chores. `cargo xtask test` runs every test and sets up what they need.
 
+mod apt;
 mod python;
 mod run;
+mod servers;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,6 +30,11 @@ enum Chore {
     },
     /// Makes the Python environments of the cross-language tests, and prints their variables.
     Venv,
+    /// The servers of the tests, in containers.
+    Servers {
+        #[command(subcommand)]
+        chore: servers::Chore,
+    },
     /// Measures the SQLite saver next to Python's, in turns.
     BenchSqlite {
         /// How many rounds.
@@ -70,6 +77,7 @@ fn chore(chore: Chore) -> Result<()> {
             }
             Ok(())
         }
+        Chore::Servers { chore } => servers::run(chore),
         Chore::BenchSqlite { rounds, directory, sync } => {
             let python = python::set_up()?.pop().ok_or("there is no Python environment")?.python;
             let directory = directory.unwrap_or_else(target);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::run::{Result, run, succeeds};
-use crate::{root, target};
+use crate::{apt, root, target};
 
 /// The generations, oldest first, each with the variable that names its Python to the tests.
 const GENERATIONS: [(&str, &str); 2] =
@@ -60,11 +60,7 @@ fn make(folder: &Path, requirements: &Path) -> Result<()> {
     let venv = || succeeds(Command::new(system).args(["-m", "venv", "--clear"]).arg(folder));
     if !venv() {
         // Debian keeps venv in a package of its own.
-        let apt = |arguments: &[&str]| {
-            succeeds(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(arguments))
-        };
-        let installed =
-            apt(&["update"]) && apt(&["install", "-y", "--no-install-recommends", "python3-venv"]);
+        let installed = apt::is_usable() && apt::install(&["python3-venv"]).is_ok();
         if !installed || !venv() {
             return Err(format!("{system} -m venv failed; install the venv module of Python").into());
         }

@@ -1,0 +1,253 @@
+//! Containers: made, started, found again, removed.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use checkpoint_servers::{SHARED_MEMORY, Server};
+
+use super::docker::{docker, output, tail};
+use super::image::Images;
+use super::{certificates, certificates_in};
+use crate::run::{Result, succeeds};
+
+/// The label of our containers; its value is the fingerprint of the entry that it was made from.
+const LABEL: &str = "checkpoint.servers";
+
+/// The network in which one server finds another by its container's name.
+const NETWORK: &str = "checkpoint-servers";
+
+/// How long a server may take until it answers.
+const START: Duration = Duration::from_secs(120);
+
+/// A container that is there.
+#[derive(Debug)]
+pub(super) struct Container {
+    server: &'static Server,
+    pub(super) running: bool,
+    /// Whether it is as its entry wants it now.
+    current: bool,
+    /// The port of this machine.
+    port: u16,
+}
+
+impl Container {
+    /// Finds a server's container.
+    pub(super) fn find(server: &'static Server) -> Result<Option<Self>> {
+        let format = format!("{{{{.State.Running}}}}\n{{{{.Config.Image}}}}\n{{{{index .Config.Labels \"{LABEL}\"}}}}\n{{{{range .HostConfig.PortBindings}}}}{{{{(index . 0).HostPort}}}}{{{{end}}}}");
+        let inspected = docker(["container", "inspect", "--format", &format, &name(server)])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("docker could not be started: {error}"))?;
+        // It has to be ours, and there.
+        if !inspected.status.success() {
+            return Ok(None);
+        }
+        parse(server, &String::from_utf8_lossy(&inspected.stdout))
+            .map(Some)
+            .ok_or_else(|| format!("a container {} is there that is not ours", name(server)).into())
+    }
+
+    /// What names this server to tests.
+    pub(super) fn variables(&self, folder: &Path) -> Vec<(&'static str, String)> {
+        let certificates =
+            self.server.certificates.map(|variable| (variable, certificates_in(folder).display().to_string()));
+        std::iter::once((self.server.variable, self.server.url(self.port))).chain(certificates).collect()
+    }
+}
+
+fn parse(server: &'static Server, inspected: &str) -> Option<Container> {
+    let [running, image, fingerprint, port] = inspected.trim().lines().collect::<Vec<_>>()[..] else { return None };
+    let has_image = server.official == Some(image) || server.stand_in() == image;
+    Some(Container {
+        server,
+        running: running == "true",
+        current: has_image && fingerprint == server.fingerprint(),
+        port: port.parse().ok()?,
+    })
+}
+
+/// The name of a server's container.
+fn name(server: &Server) -> String {
+    format!("checkpoint-{}", server.name)
+}
+
+/// Starts servers and waits until all answer.
+pub(super) fn up(servers: &[&'static Server], folder: &Path) -> Result<Vec<Container>> {
+    let mut found = Vec::new();
+    for server in servers {
+        found.push(Container::find(server)?);
+    }
+    let missing = |container: &Option<Container>| !container.as_ref().is_some_and(|container| container.current);
+    let to_make: Vec<_> =
+        servers.iter().zip(&found).filter(|(_, container)| missing(container)).map(|(server, _)| *server).collect();
+    let mut images = Images::default().ensure(&to_make, folder)?.into_iter();
+    let mut containers = Vec::new();
+    for (server, container) in servers.iter().zip(found) {
+        let container = match container {
+            Some(container) if container.current && container.running => container,
+            Some(container) if container.current && started(server) => container,
+            there => {
+                if there.is_some() {
+                    output(&mut docker(["rm", "--force", "--volumes", &name(server)]))?;
+                }
+                let image = match images.next() {
+                    Some(image) if missing(&there) => image,
+                    // Its port is taken by now, but not its image.
+                    _ => Images::default().ensure(&[server], folder)?.pop().ok_or("there is no image")?,
+                };
+                make(server, &image, folder)?
+            }
+        };
+        containers.push(container);
+    }
+    for container in &containers {
+        wait(container)?;
+        if container.server.certificates.is_some() {
+            copy_certificates(container.server, folder)?;
+        }
+    }
+    Ok(containers)
+}
+
+fn started(server: &Server) -> bool {
+    succeeds(docker(["start", &name(server)]).stdin(Stdio::null()))
+}
+
+/// Makes a container and starts it, on the port that its entry prefers or else on any.
+fn make(server: &'static Server, image: &str, folder: &Path) -> Result<Container> {
+    let name = name(server);
+    eprintln!("xtask: starting {name} ({image})");
+    if !succeeds(docker(["network", "inspect", NETWORK]).stdin(Stdio::null())) {
+        output(&mut docker(["network", "create", "--label", LABEL, NETWORK]))?;
+    }
+    let mut tries = 0;
+    loop {
+        let port = free_port(if tries == 0 { server.host_port } else { 0 })?;
+        let made = create(server, image, port, folder).and_then(|()| output(&mut docker(["start", &name])));
+        match made {
+            Ok(_) => return Ok(Container { server, running: true, current: true, port }),
+            // Half a container is none.
+            Err(error) => {
+                succeeds(docker(["rm", "--force", "--volumes", &name]).stdin(Stdio::null()));
+                // Somebody may have taken the port in between.
+                if tries == 3 {
+                    return Err(error);
+                }
+            }
+        }
+        tries += 1;
+    }
+}
+
+fn create(server: &'static Server, image: &str, port: u16, folder: &Path) -> Result<()> {
+    let name = name(server);
+    let mut create = docker(["create", "--name", &name, "--hostname", &name, "--network", NETWORK]);
+    create.args(["--label", &format!("{LABEL}={}", server.fingerprint())]);
+    create.args(["--publish", &format!("127.0.0.1:{port}:{}", server.port)]);
+    create.args(["--shm-size", &SHARED_MEMORY.to_string(), "--stop-signal", server.stop_signal]);
+    for (variable, value) in server.environment(server.before.map(self::name).as_deref()) {
+        create.args(["--env", &format!("{variable}={value}")]);
+    }
+    output(create.args(["--entrypoint", "sh", image, "-c", server.script]))?;
+    if server.certificates.is_none() {
+        return Ok(());
+    }
+    let fresh = folder.join("new-certs");
+    std::fs::create_dir_all(&fresh).map_err(|error| format!("{} cannot be made: {error}", fresh.display()))?;
+    let copied = certificates::make(&fresh)
+        .and_then(|()| output(docker(["cp"]).arg(fresh.join(".")).arg(format!("{name}:/certs"))));
+    // The container has them now, and gives them to whoever asks.
+    std::fs::remove_dir_all(&fresh).map_err(|error| format!("{} is in the way: {error}", fresh.display()))?;
+    copied.map(|_| ())
+}
+
+/// Writes a container's certificates where the tests find them: several folders may share one server.
+fn copy_certificates(server: &Server, folder: &Path) -> Result<()> {
+    let certificates = certificates_in(folder);
+    std::fs::create_dir_all(&certificates)
+        .map_err(|error| format!("{} cannot be made: {error}", certificates.display()))?;
+    output(docker(["cp"]).arg(format!("{}:/certs/.", name(server))).arg(certificates))?;
+    Ok(())
+}
+
+/// A port that nobody listens on: the given one, or else any.
+fn free_port(preferred: u16) -> Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", preferred))
+        .or_else(|_| TcpListener::bind(("127.0.0.1", 0)))
+        .map_err(|error| format!("there is no free port: {error}"))?;
+    Ok(listener.local_addr().map_err(|error| format!("there is no free port: {error}"))?.port())
+}
+
+/// Waits until a server answers.
+fn wait(container: &Container) -> Result<()> {
+    let server = container.server;
+    let name = name(server);
+    let begun = Instant::now();
+    loop {
+        if succeeds(docker(["exec", &name, "sh", "-c", server.probe]).stdin(Stdio::null())) {
+            return Ok(());
+        }
+        let running = Container::find(server)?.is_some_and(|container| container.running);
+        if !running || begun.elapsed() > START {
+            let logs = docker(["logs", "--tail", "10", &name]).stdin(Stdio::null()).output();
+            let logs = logs.map(|logs| [logs.stdout, logs.stderr].concat()).unwrap_or_default();
+            let state = if running { "does not answer" } else { "has ended" };
+            return Err(format!("{name} {state}; its log ends:\n{}", tail(&String::from_utf8_lossy(&logs), 10)).into());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Removes our containers and their network; others stay.
+pub(super) fn remove_all() -> Result<()> {
+    let filter = format!("label={LABEL}");
+    let containers = output(&mut docker(["ps", "--all", "--quiet", "--filter", &filter]))?;
+    let containers: Vec<_> = containers.lines().collect();
+    if !containers.is_empty() {
+        output(docker(["rm", "--force", "--volumes"]).args(&containers))?;
+    }
+    let networks = output(&mut docker(["network", "ls", "--quiet", "--filter", &filter]))?;
+    for network in networks.lines() {
+        output(&mut docker(["network", "rm", network]))?;
+    }
+    eprintln!("xtask: removed {} containers", containers.len());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use checkpoint_servers::{PGBOUNCER, POSTGRES};
+
+    use super::*;
+
+    #[test]
+    fn a_container_is_current_with_image_and_fingerprint_of_its_entry() {
+        let is_current = |image: &str, fingerprint: &str| {
+            parse(&POSTGRES, &format!("true\n{image}\n{fingerprint}\n55432\n")).unwrap().current
+        };
+        let fingerprint = POSTGRES.fingerprint();
+        assert!(is_current(POSTGRES.official.unwrap(), &fingerprint));
+        assert!(is_current(&POSTGRES.stand_in(), &fingerprint));
+        assert!(!is_current("pgvector/pgvector:pg16", &fingerprint));
+        assert!(!is_current(&POSTGRES.stand_in(), &PGBOUNCER.fingerprint()));
+    }
+
+    #[test]
+    fn state_and_port_are_read() {
+        let container = parse(&PGBOUNCER, "false\nx\ny\n4711\n").unwrap();
+        assert_eq!((container.running, container.port), (false, 4711));
+        // Somebody else's: no label, or nothing published.
+        assert!(parse(&PGBOUNCER, "true\nx\n<no value>\n\n").is_none());
+        assert!(parse(&PGBOUNCER, "true\nx\n\n\n").is_none());
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_not_given() {
+        let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let other = free_port(port).unwrap();
+        assert!(other != port && other != 0);
+    }
+}

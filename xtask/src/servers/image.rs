@@ -1,0 +1,220 @@
+//! Images: the official one where a registry answers, else one that is built from Debian's packages.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use checkpoint_servers::{Server, dockerfile};
+
+use super::docker::{docker, output, tail};
+use crate::apt;
+use crate::run::{Result, succeeds};
+
+/// How long a registry may take to say that it knows an image. A machine without one mostly says so at once.
+const PROBE: Duration = Duration::from_secs(20);
+
+/// How long a whole image may take.
+const PULL: Duration = Duration::from_secs(900);
+
+/// Where images come from.
+#[derive(Debug, Default)]
+pub(super) struct Images {
+    /// Set when a registry did not answer, so that it is not asked again.
+    no_registry: Mutex<bool>,
+}
+
+impl Images {
+    /// Sees to it that each server has an image, and gives their names in the same order.
+    pub(super) fn ensure(&self, servers: &[&'static Server], folder: &Path) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        let mut suites = Vec::new();
+        for server in servers {
+            let image = match local(server) {
+                Some(image) => image,
+                None => match server.official {
+                    Some(official) if self.pull(official) => official.to_owned(),
+                    _ => {
+                        if !suites.iter().any(|(suite, _)| *suite == server.suite) {
+                            suites.push((server.suite, server.stand_in()));
+                        }
+                        server.stand_in()
+                    }
+                },
+            };
+            found.push(image);
+        }
+        std::thread::scope(|scope| {
+            let builds: Vec<_> = suites
+                .iter()
+                .map(|(suite, image)| {
+                    scope.spawn(move || self.build(suite, image, folder).map_err(|error| error.to_string()))
+                })
+                .collect();
+            builds.into_iter().try_for_each(|build| {
+                build.join().unwrap_or_else(|_| Err("the image could not be built".into()))
+            })
+        })?;
+        Ok(found)
+    }
+
+    /// Pulls an image; false when there is no registry that gives it.
+    fn pull(&self, image: &str) -> bool {
+        let mut no_registry = self.no_registry.lock().unwrap_or_else(PoisonError::into_inner);
+        if *no_registry {
+            return false;
+        }
+        eprintln!("xtask: pulling {image}");
+        match pull(image) {
+            Ok(()) => true,
+            Err(said) => {
+                eprintln!("xtask: {image} cannot be pulled ({said}); Debian's packages take its place");
+                *no_registry = true;
+                false
+            }
+        }
+    }
+
+    /// Builds a release's image.
+    fn build(&self, suite: &str, image: &str, folder: &Path) -> Result<()> {
+        let base = self.base(suite, folder)?;
+        eprintln!("xtask: building {image}");
+        let context = Folder::new(folder.join(format!("image-{suite}")))?;
+        write(&context.0.join("Dockerfile"), &dockerfile(suite))?;
+        write(&context.0.join("host-apt.conf"), &apt::acquire_options())?;
+        let mut build = docker(["build", "--quiet", "--network", "host", "--tag", image]);
+        build.args(["--build-arg", &format!("BASE={base}")]);
+        for proxy in ["http_proxy", "https_proxy", "no_proxy"] {
+            if std::env::var_os(proxy).is_some() {
+                build.args(["--build-arg", proxy]);
+            }
+        }
+        // The newer builder is a plug-in that not every client has.
+        output(build.arg(&context.0).env("DOCKER_BUILDKIT", "0"))?;
+        Ok(())
+    }
+
+    /// The image of a bare release.
+    fn base(&self, suite: &str, folder: &Path) -> Result<String> {
+        let official = format!("debian:{suite}-slim");
+        let ours = format!("localhost/checkpoint-debian:{suite}");
+        if let Some(there) = [&official, &ours].into_iter().find(|image| exists(image)) {
+            return Ok(there.clone());
+        }
+        if self.pull(&official) {
+            return Ok(official);
+        }
+        bootstrap(suite, &ours, folder)?;
+        Ok(ours)
+    }
+}
+
+/// The image of a server that is here already.
+fn local(server: &Server) -> Option<String> {
+    server.official.map(str::to_owned).into_iter().chain([server.stand_in()]).find(|image| exists(image))
+}
+
+fn exists(image: &str) -> bool {
+    succeeds(docker(["image", "inspect", image]).stdin(Stdio::null()))
+}
+
+/// Pulls an image. What it prints first is that the registry knows it.
+fn pull(image: &str) -> Result<(), String> {
+    let mut client = docker(["pull", image])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let (sender, lines) = channel();
+    let (stdout, stderr) = (client.stdout.take(), client.stderr.take());
+    let said = std::thread::scope(|scope| {
+        if let Some(stdout) = stdout {
+            scope.spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        }
+        let said = stderr.map(|stderr| scope.spawn(move || std::io::read_to_string(stderr).unwrap_or_default()));
+        let mut limit = PROBE;
+        let late = loop {
+            match lines.recv_timeout(limit) {
+                Ok(_) => limit = PULL,
+                Err(RecvTimeoutError::Disconnected) => break false,
+                Err(RecvTimeoutError::Timeout) => break true,
+            }
+        };
+        if late {
+            // It may have ended by itself.
+            let _ = client.kill();
+            return "no answer in time".into();
+        }
+        said.and_then(|said| said.join().ok()).unwrap_or_default()
+    });
+    let status = client.wait().map_err(|error| error.to_string())?;
+    if status.success() { Ok(()) } else { Err(tail(&said, 1)) }
+}
+
+/// Makes the image of a bare release from its packages.
+fn bootstrap(suite: &str, image: &str, folder: &Path) -> Result<()> {
+    if !succeeds(Command::new("debootstrap").arg("--version")) {
+        if !apt::is_usable() {
+            return Err("no registry gives the images, and only root on Debian can build them (by debootstrap)".into());
+        }
+        // The newest keys too: an older system does not know those of a newer release.
+        apt::install(&["debootstrap", "debian-archive-keyring"])?;
+    }
+    eprintln!("xtask: making {image}");
+    let root = Folder::new(folder.join(format!("debian-{suite}")))?;
+    let mut command = Command::new("debootstrap");
+    let mirror = apt::mirror();
+    if mirror.as_ref().is_some_and(|mirror| mirror.starts_with("https:")) {
+        command.arg("--include=ca-certificates");
+    }
+    command.args(["--variant=minbase", suite]).arg(&root.0).args(mirror);
+    // What goes wrong it says on standard output.
+    let made = command.stdin(Stdio::null()).output().map_err(|error| format!("debootstrap: {error}"))?;
+    if !made.status.success() {
+        let said = [made.stdout, made.stderr].concat();
+        return Err(format!("debootstrap failed:\n{}", tail(&String::from_utf8_lossy(&said), 5)).into());
+    }
+    let mut tar = Command::new("tar")
+        .arg("-C")
+        .arg(&root.0)
+        .args(["-c", "."])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("tar could not be started: {error}"))?;
+    let archive = tar.stdout.take().ok_or("tar has no output")?;
+    let imported = docker(["import", "-", image]).stdin(archive).output();
+    let packed = tar.wait().map_err(|error| format!("tar: {error}"))?.success();
+    let imported = imported.map_err(|error| format!("docker import: {error}"))?;
+    if packed && imported.status.success() {
+        return Ok(());
+    }
+    Err(format!("{image} could not be imported: {}", tail(&String::from_utf8_lossy(&imported.stderr), 3)).into())
+}
+
+/// A folder that is empty when we get it and gone when we are done.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(path: PathBuf) -> Result<Self> {
+        if path.exists() {
+            std::fs::remove_dir_all(&path).map_err(|error| format!("{} is in the way: {error}", path.display()))?;
+        }
+        std::fs::create_dir_all(&path).map_err(|error| format!("{} cannot be made: {error}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What stays is cleared away by the next run.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).map_err(|error| format!("{} cannot be written: {error}", path.display()).into())
+}

@@ -1,0 +1,144 @@
+//! `cargo xtask servers`: the servers of the tests, in containers that stay.
+
+mod certificates;
+mod container;
+mod docker;
+mod image;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use checkpoint_servers::{ALL, Server, find};
+use clap::Subcommand;
+
+use self::container::Container;
+use crate::run::Result;
+use crate::target;
+
+/// What can be done with the servers.
+#[derive(Subcommand)]
+pub(crate) enum Chore {
+    /// Starts servers in containers and waits until they answer. What runs already is left as it is.
+    ///
+    /// As root on Debian it installs and starts Docker where that is missing. Images are the official ones where a
+    /// registry answers, else they are built from Debian's packages.
+    Up {
+        /// Which ones: postgres, postgres-15, pgbouncer, redis, valkey. The default is all.
+        #[arg(value_name = "NAME", value_parser = server)]
+        servers: Vec<&'static Server>,
+    },
+    /// Removes these containers, and what is in them.
+    Down,
+    /// Prints the variables of the servers that run, for a shell: export $(cargo xtask servers urls).
+    Urls,
+}
+
+fn server(name: &str) -> Result<&'static Server, String> {
+    find(name).ok_or_else(|| {
+        let names: Vec<_> = ALL.iter().map(|server| server.name).collect();
+        format!("the servers are {}", names.join(", "))
+    })
+}
+
+/// Does it.
+pub(crate) fn run(chore: Chore) -> Result<()> {
+    match chore {
+        Chore::Up { servers } => {
+            let servers = if servers.is_empty() { ALL } else { &servers };
+            for (variable, value) in up(servers)? {
+                println!("{variable}={}", quoted(&value));
+            }
+            Ok(())
+        }
+        Chore::Down => {
+            if !docker::answers() {
+                return Err("Docker's engine does not answer, so nothing runs in it".into());
+            }
+            container::remove_all()
+        }
+        Chore::Urls => {
+            if !docker::answers() {
+                return Err("Docker's engine does not answer; cargo xtask servers up starts it".into());
+            }
+            let mut variables = Vec::new();
+            for server in ALL {
+                if let Some(container) = Container::find(server)?.filter(|container| container.running) {
+                    variables.extend(container.variables(&folder()?));
+                }
+            }
+            if variables.is_empty() {
+                return Err("no server runs; cargo xtask servers up starts them".into());
+            }
+            for (variable, value) in variables {
+                println!("{variable}={}", quoted(&value));
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Starts servers, those that they stand before too, and gives the variables that name them.
+pub(crate) fn up(servers: &[&'static Server]) -> Result<Vec<(&'static str, String)>> {
+    let folder = folder()?;
+    // Two of us would fall over each other's containers.
+    let lock = folder.join("lock");
+    let lock = File::create(&lock).map_err(|error| format!("{} cannot be made: {error}", lock.display()))?;
+    lock.lock().map_err(|error| format!("the servers cannot be locked: {error}"))?;
+
+    docker::ensure(&folder)?;
+    let mut variables = Vec::new();
+    for container in container::up(&wanted(servers), &folder)? {
+        variables.extend(container.variables(&folder));
+    }
+    Ok(variables)
+}
+
+/// The servers and those that they need, in the order of the list.
+fn wanted(servers: &[&'static Server]) -> Vec<&'static Server> {
+    let named = |name: &str| {
+        servers.iter().any(|server| server.name == name || server.before.is_some_and(|upstream| upstream.name == name))
+    };
+    ALL.iter().copied().filter(|server| named(server.name)).collect()
+}
+
+/// Where logs, certificates and what is being built lie.
+fn folder() -> Result<PathBuf> {
+    let folder = target().join("servers");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{} cannot be made: {error}", folder.display()))?;
+    Ok(folder)
+}
+
+/// The folder with the certificates of clients.
+fn certificates_in(folder: &Path) -> PathBuf {
+    folder.join("certs")
+}
+
+/// A value as a shell reads it.
+fn quoted(value: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/:@._-".contains(c);
+    if value.chars().all(is_plain) { value.to_owned() } else { format!("'{}'", value.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_brings_the_one_it_stands_before() {
+        let names = |name| wanted(&[find(name).unwrap()]).iter().map(|server| server.name).collect::<Vec<_>>();
+        assert_eq!(names("pgbouncer"), ["postgres", "pgbouncer"]);
+        assert_eq!(names("redis"), ["redis"]);
+        assert_eq!(wanted(ALL).len(), ALL.len());
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_those_that_there_are() {
+        assert!(server("mysql").unwrap_err().contains("postgres-15"));
+    }
+
+    #[test]
+    fn values_for_a_shell() {
+        assert_eq!(quoted("postgres://a:b@127.0.0.1:1/c"), "postgres://a:b@127.0.0.1:1/c");
+        assert_eq!(quoted("/my folder/it's"), r"'/my folder/it'\''s'");
+    }
+}
