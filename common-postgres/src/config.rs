@@ -152,7 +152,7 @@ impl PostgresConfig {
     /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) when a variable has a value that is not
     /// understood, or when one is set that would change where or how safely libpq connects and is not known here.
     pub fn from_env() -> Result<Self> {
-        Self::from_variables(|name| std::env::var_os(name))
+        Self::from_variables(std::env::var_os)
     }
 
     fn empty() -> Self {

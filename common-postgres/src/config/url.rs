@@ -1,0 +1,131 @@
+//! The URL of a server, read as libpq reads it.
+//!
+//! No error here shows a part of the URL: where a password has one of the delimiters in it, any part may be a part of
+//! the password.
+
+use std::borrow::Cow;
+
+use checkpoint_core::{Error, Result};
+
+use super::{PostgresConfig, invalid};
+
+/// Where a password is written as it is, its `/` or `@` ends up in another part of the URL.
+const ENCODE: &str =
+    "if the password has one of @ : / ? % [ ] in it, write these as %40 %3A %2F %3F %25 %5B %5D";
+
+/// Reads a URL into a configuration.
+pub(super) fn parse(url: &str, config: &mut PostgresConfig) -> Result<()> {
+    let rest = ["postgres://", "postgresql://"]
+        .into_iter()
+        .find_map(|scheme| url.strip_prefix(scheme))
+        .ok_or_else(|| invalid("the URL must begin with postgres:// or postgresql://"))?;
+    if url.contains('\0') {
+        return Err(invalid("the URL must not have a NUL byte"));
+    }
+
+    // Like libpq: what stands before the first `@` is the user, unless a `/` comes first.
+    let rest = match rest.find(['@', '/']) {
+        Some(end) if rest[end..].starts_with('@') => {
+            parse_user(&rest[..end], config)?;
+            &rest[end + 1..]
+        }
+        _ => rest,
+    };
+    if rest.contains('@') {
+        return Err(wrong("the URL has an @ where none can be"));
+    }
+    let (authority, rest) = split_before(rest, &['/', '?']);
+    let (path, query) = split_before(rest, &['?']);
+    parse_hosts(authority, config)?;
+    let database = path.strip_prefix('/').unwrap_or(path);
+    if !database.is_empty() {
+        config.database = Some(decode(database, "database")?.into_owned());
+    }
+    for pair in query.trim_start_matches('?').split('&').filter(|pair| !pair.is_empty()) {
+        let (key, value) =
+            pair.split_once('=').ok_or_else(|| wrong("a parameter of the URL has no = and no value"))?;
+        let key = decode(key, "name of a parameter")?;
+        let value = decode(value, "value of a parameter")?;
+        // JDBC's word for it.
+        match (&*key, &*value) {
+            ("ssl", "true") => config.set("sslmode", "require")?,
+            _ => config.set(&key, &value)?,
+        }
+    }
+    Ok(())
+}
+
+fn parse_user(text: &str, config: &mut PostgresConfig) -> Result<()> {
+    let (user, password) = match text.split_once(':') {
+        Some((user, password)) => (user, Some(password)),
+        None => (text, None),
+    };
+    config.set("user", &decode(user, "user")?)?;
+    if let Some(password) = password {
+        config.set("password", &decode(password, "password")?)?;
+    }
+    Ok(())
+}
+
+fn parse_hosts(text: &str, config: &mut PostgresConfig) -> Result<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    for part in text.split(',') {
+        let (host, port) = if let Some(rest) = part.strip_prefix('[') {
+            let (host, rest) =
+                rest.split_once(']').ok_or_else(|| wrong("an IPv6 address in the URL has no closing ]"))?;
+            match rest.strip_prefix(':') {
+                Some(port) => (host, port),
+                None if rest.is_empty() => (host, ""),
+                None => return Err(wrong("after the ] of an IPv6 address only a port may follow")),
+            }
+        } else {
+            part.split_once(':').unwrap_or((part, ""))
+        };
+        let port = decode(port, "port")?;
+        let port = match &*port {
+            "" => 5432,
+            port => port
+                .parse()
+                .ok()
+                .filter(|port| *port != 0)
+                .ok_or_else(|| wrong("the port in the URL must be a number from 1 to 65535"))?,
+        };
+        config.hosts.push(decode(host, "host")?.into_owned());
+        config.ports.push(port);
+    }
+    Ok(())
+}
+
+fn split_before<'a>(text: &'a str, ends: &[char]) -> (&'a str, &'a str) {
+    text.split_at(text.find(ends).unwrap_or(text.len()))
+}
+
+fn wrong(what: &str) -> Error {
+    Error::invalid_config(format!("{what}; {ENCODE}"))
+}
+
+fn decode<'a>(text: &'a str, part: &'static str) -> Result<Cow<'a, str>> {
+    if !text.contains('%') {
+        return Ok(text.into());
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes().iter();
+    while let Some(&byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|digit| char::from(*digit).to_digit(16));
+        match (digit(), digit()) {
+            (Some(0), Some(0)) => return Err(wrong(&format!("the {part} in the URL has %00"))),
+            (Some(high), Some(low)) => bytes.extend(u8::try_from(high * 16 + low)),
+            _ => return Err(wrong(&format!("the {part} in the URL has a % without two hexadecimal digits"))),
+        }
+    }
+    // The error would hold the bytes.
+    String::from_utf8(bytes)
+        .map(Cow::Owned)
+        .map_err(|_| wrong(&format!("the {part} in the URL is not UTF-8")))
+}
