@@ -11,4 +11,4 @@ pub use data::{
     BIG_BYTES, ItemValue, MESSAGE_BYTES, Message, ResponseMetadata, Settings, SplitMix64, TOOLS,
     UsageMetadata, VOCABULARY, big_blob, item_value, message, messages, text,
 };
-pub use recorder::{Latencies, Mark, Recorder};
+pub use recorder::{Latencies, Mark, Phase, Recorder};

@@ -14,6 +14,7 @@ pub struct Recorder(IndexMap<&'static str, Record>);
 struct Record {
     walls: Vec<Duration>,
     processor: Duration,
+    server: Option<Duration>,
 }
 
 /// The moment at which an operation began.
@@ -27,6 +28,28 @@ impl Mark {
     /// Begins an operation now.
     pub fn now() -> Self {
         Self { processor: processor_time(), wall: Instant::now() }
+    }
+}
+
+/// The beginning of a part of a run, for the processor time of a database server.
+#[derive(Debug, Clone, Copy)]
+pub struct Phase(Option<Duration>);
+
+impl Phase {
+    /// Begins now.
+    pub fn begin() -> Self {
+        Self(server_time())
+    }
+}
+
+/// What the server has used so far: `BENCH_PG_CGROUP` names the file that counts it, `cpuacct.usage` of the first
+/// version of control groups or `cpu.stat` of the second.
+fn server_time() -> Option<Duration> {
+    let counted = std::fs::read_to_string(std::env::var_os("BENCH_PG_CGROUP")?).ok()?;
+    let mut words = counted.split_ascii_whitespace();
+    match words.next()? {
+        "usage_usec" => words.next()?.parse().ok().map(Duration::from_micros),
+        nanoseconds => nanoseconds.parse().ok().map(Duration::from_nanos),
     }
 }
 
@@ -50,7 +73,14 @@ impl Recorder {
     /// Takes the latencies of an operation that several tasks ran at the same time, and the processor time of them all.
     pub fn record_many(&mut self, operation: &'static str, walls: Vec<Duration>, since: Mark) {
         let processor = processor_time().saturating_sub(since.processor);
-        self.0.insert(operation, Record { walls, processor });
+        self.0.insert(operation, Record { walls, processor, server: None });
+    }
+
+    /// Ends a part of a run: what the server used in it, it used for this operation.
+    pub fn end(&mut self, operation: &'static str, since: Phase) {
+        if let (Some(record), Some(before), Some(now)) = (self.0.get_mut(operation), since.0, server_time()) {
+            record.server = Some(now.saturating_sub(before));
+        }
     }
 
     /// Sums up each operation.
@@ -79,6 +109,9 @@ pub struct Latencies {
     pub ops_s: f64,
     /// The processor time per operation, all threads.
     pub client_cpu_ms: f64,
+    /// The processor time of the server per operation, of everything that it did meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_cpu_ms: Option<f64>,
     /// How many steps a second all tasks made together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps_s: Option<f64>,
@@ -86,7 +119,7 @@ pub struct Latencies {
 
 impl Latencies {
     /// Sums up, or nothing where the operation never ran.
-    fn of(Record { mut walls, processor }: Record) -> Option<Self> {
+    fn of(Record { mut walls, processor, server }: Record) -> Option<Self> {
         walls.sort_unstable();
         // Nanoseconds are more than clocks tell.
         let rounded = |value: f64| (value * 10_000.0).round() / 10_000.0;
@@ -105,6 +138,7 @@ impl Latencies {
             max_ms: walls.last().map(|wall| rounded(milliseconds(wall)))?,
             ops_s: rounded(1000.0 / mean_ms),
             client_cpu_ms: rounded(milliseconds(&processor) / n),
+            server_cpu_ms: server.map(|server| rounded(milliseconds(&server) / n)),
             steps_s: None,
         })
     }
