@@ -1,7 +1,13 @@
-"""The Python side of the cross-language tests: one command, one JSON object on standard output."""
+"""The Python side of the cross-language tests: one command, one JSON object on standard output.
 
+A database is named by the path of a SQLite file or by the URL of a PostgreSQL server. With CHECKPOINT_TEST_ASYNC=1 the
+asynchronous saver and graph are used on PostgreSQL.
+"""
+
+import asyncio
 import datetime
 import decimal
+import inspect
 import json
 import operator
 import os
@@ -11,11 +17,15 @@ import uuid
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Interrupt, Send, interrupt
+from psycopg import AsyncConnection, Connection
+from psycopg.rows import dict_row
 
 try:
     from langgraph.channels import DeltaChannel
@@ -29,6 +39,9 @@ class State(TypedDict, total=False):
     log: Annotated[list, operator.add]
     messages: Annotated[list[AnyMessage], add_messages]
     answer: str
+
+
+ASYNC = os.environ.get("CHECKPOINT_TEST_ASYNC") == "1"
 
 
 def graph(saver):
@@ -68,13 +81,66 @@ def graph(saver):
         builder.add_node(node.__name__, node)
     # The subgraph sees and returns the log alone, so that nothing is added twice.
     compiled = sub.compile()
-    builder.add_node("sub", lambda state: {"log": compiled.invoke({"topic": state["topic"], "log": []})["log"]})
+
+    def call(state):
+        return {"log": compiled.invoke({"topic": state["topic"], "log": []})["log"]}
+
+    async def acall(state):
+        return {"log": (await compiled.ainvoke({"topic": state["topic"], "log": []}))["log"]}
+
+    builder.add_node("sub", acall if ASYNC else call)
     builder.add_edge(START, "plan")
     builder.add_edge("plan", "left")
     builder.add_edge("plan", "right")
     builder.add_edge(["left", "right"], "sub")
     builder.add_edge("sub", "ask")
     builder.add_edge("ask", "finish")
+    builder.add_edge("finish", END)
+    return builder.compile(checkpointer=saver)
+
+
+class FanState(TypedDict, total=False):
+    items: list
+    done: Annotated[list, operator.add]
+    log: Annotated[list, operator.add]
+    broken: bool
+
+
+def fan_graph(saver):
+    """Sends a task for each item, then runs a node that fails while it is told to next to one that does not."""
+
+    def plan(state):
+        return {"log": ["plan"]}
+
+    def fan(state):
+        return [Send("worker", {"item": item}) for item in state["items"]]
+
+    def worker(state):
+        return {"done": [state["item"] * 10]}
+
+    def join(state):
+        return {"log": ["join"]}
+
+    def flaky(state):
+        if state["broken"]:
+            raise ValueError("flaky")
+        return {"log": ["flaky by python"]}
+
+    def steady(state):
+        return {"log": ["steady"]}
+
+    def finish(state):
+        return {"log": ["finish"]}
+
+    builder = StateGraph(FanState)
+    for node in (plan, worker, join, flaky, steady, finish):
+        builder.add_node(node.__name__, node)
+    builder.add_edge(START, "plan")
+    builder.add_conditional_edges("plan", fan, ["worker"])
+    builder.add_edge("worker", "join")
+    builder.add_edge("join", "flaky")
+    builder.add_edge("join", "steady")
+    builder.add_edge(["flaky", "steady"], "finish")
     builder.add_edge("finish", END)
     return builder.compile(checkpointer=saver)
 
@@ -106,10 +172,39 @@ def delta_graph(saver):
     return builder.compile(checkpointer=saver)
 
 
-def open_saver(path):
-    connection = sqlite3.connect(path, check_same_thread=False, timeout=30)
+async def open_saver(location):
     serde = EncryptedSerializer.from_pycryptodome_aes() if os.environ.get("LANGGRAPH_AES_KEY") else None
-    return SqliteSaver(connection, serde=serde)
+    if not location.startswith("postgres"):
+        return SqliteSaver(sqlite3.connect(location, check_same_thread=False, timeout=30), serde=serde)
+    options = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    if ASYNC:
+        return AsyncPostgresSaver(await AsyncConnection.connect(location, **options), serde=serde)
+    return PostgresSaver(Connection.connect(location, **options), serde=serde)
+
+
+async def resolve(value):
+    """The result of a call of either kind: a list where it is a stream."""
+    if hasattr(value, "__aiter__"):
+        return [item async for item in value]
+    if inspect.isawaitable(value):
+        return await value
+    return list(value) if hasattr(value, "__next__") else value
+
+
+class Calls:
+    """A saver or graph whose methods are the synchronous or the asynchronous ones."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def __getattr__(self, name):
+        # `setup` has the same name in both.
+        method = getattr(self.target, "a" + name if ASYNC and name != "setup" else name)
+        return lambda *arguments, **options: resolve(method(*arguments, **options))
+
+
+async def agent_on(location, make=graph):
+    return Calls(make(await open_saver(location)))
 
 
 def plain(value: Any) -> Any:
@@ -118,6 +213,8 @@ def plain(value: Any) -> Any:
         return {"type": value.type, "content": value.content, "id": value.id}
     if isinstance(value, Interrupt):
         return {"value": plain(value.value), "id": value.id}
+    if isinstance(value, Send):
+        return {"node": value.node, "arg": plain(value.arg)}
     if isinstance(value, datetime.datetime):
         return value.isoformat()
     if isinstance(value, dict):
@@ -146,76 +243,120 @@ def at(thread, checkpoint_id=None):
     return {"configurable": configurable}
 
 
-def start(path, thread, topic):
-    agent = graph(open_saver(path))
-    agent.invoke({"topic": topic, "log": ["start"], "messages": [HumanMessage("hello", id="h1")]}, at(thread))
-    return state_of(agent.get_state(at(thread)))
+async def setup(location):
+    await Calls(await open_saver(location)).setup()
+    return {}
 
 
-def go_on(path, thread):
-    agent = graph(open_saver(path))
-    agent.invoke(None, at(thread))
-    return state_of(agent.get_state(at(thread)))
+async def start(location, thread, topic):
+    agent = await agent_on(location)
+    await agent.invoke({"topic": topic, "log": ["start"], "messages": [HumanMessage("hello", id="h1")]}, at(thread))
+    return state_of(await agent.get_state(at(thread)))
 
 
-def resume(path, thread, answer):
-    agent = graph(open_saver(path))
-    agent.invoke(Command(resume=answer), at(thread))
-    return state_of(agent.get_state(at(thread)))
+async def go_on(location, thread):
+    agent = await agent_on(location)
+    await agent.invoke(None, at(thread))
+    return state_of(await agent.get_state(at(thread)))
 
 
-def history(path, thread):
-    agent = graph(open_saver(path))
-    return [state_of(snapshot) for snapshot in agent.get_state_history(at(thread))]
+async def resume(location, thread, answer):
+    agent = await agent_on(location)
+    await agent.invoke(Command(resume=answer), at(thread))
+    return state_of(await agent.get_state(at(thread)))
 
 
-def update(path, thread, topic):
-    agent = graph(open_saver(path))
-    agent.update_state(at(thread), {"topic": topic, "log": ["updated"]}, as_node="sub")
-    return state_of(agent.get_state(at(thread)))
+async def state(location, thread):
+    return state_of(await (await agent_on(location)).get_state(at(thread)))
 
 
-def equal(first, second, thread):
-    """Whether Python reads the same tuples from two files."""
-    one, other = open_saver(first), open_saver(second)
+async def history(location, thread):
+    agent = await agent_on(location)
+    return [state_of(snapshot) for snapshot in await agent.get_state_history(at(thread))]
 
-    def tuples(saver):
+
+async def update(location, thread, topic):
+    agent = await agent_on(location)
+    await agent.update_state(at(thread), {"topic": topic, "log": ["updated"]}, as_node="sub")
+    return state_of(await agent.get_state(at(thread)))
+
+
+async def fan_start(location, thread):
+    agent = await agent_on(location, fan_graph)
+    # The tasks are still to be sent when it stops, so that both languages see them.
+    await agent.invoke({"items": [1, 2, 3], "broken": True}, at(thread), interrupt_before=["worker"])
+    return state_of(await agent.get_state(at(thread)))
+
+
+async def fan_go_on(location, thread):
+    agent = await agent_on(location, fan_graph)
+    try:
+        await agent.invoke(None, at(thread))
+        raised = None
+    except ValueError as error:
+        raised = str(error)
+    return {"raised": raised, **state_of(await agent.get_state(at(thread)))}
+
+
+async def fan_history(location, thread):
+    agent = await agent_on(location, fan_graph)
+    return [state_of(snapshot) for snapshot in await agent.get_state_history(at(thread))]
+
+
+async def equal(first, second, thread):
+    """Whether Python reads the same tuples from two databases."""
+
+    async def tuples(saver):
         return [
             (item.config, item.parent_config, item.checkpoint, item.metadata, item.pending_writes)
-            for item in saver.list(at(thread))
+            for item in await saver.list(at(thread))
         ]
 
-    left, right = tuples(one), tuples(other)
+    one, other = Calls(await open_saver(first)), Calls(await open_saver(second))
+    left, right = await tuples(one), await tuples(other)
     for config, *_ in left:
-        assert one.get_tuple(config)[1:] == other.get_tuple(config)[1:], config
-    assert [repr(item) for item in left] == [repr(item) for item in right]
+        assert (await one.get_tuple(config))[1:] == (await other.get_tuple(config))[1:], config
+    # PostgreSQL orders the keys of JSON in its own way.
+    if not second.startswith("postgres"):
+        assert [repr(item) for item in left] == [repr(item) for item in right]
     return {"equal": left == right, "count": len(left)}
 
 
-def delta_start(path, thread, turns):
-    agent = delta_graph(open_saver(path))
+async def delta_start(location, thread, turns):
+    agent = await agent_on(location, delta_graph)
     for turn in range(int(turns)):
-        agent.invoke({"turn": turn, "items": ["input %d" % turn]}, at(thread))
-    return delta_state(path, thread)
+        await agent.invoke({"turn": turn, "items": ["input %d" % turn]}, at(thread))
+    return await delta_state(location, thread)
 
 
-def delta_state(path, thread):
-    saver = open_saver(path)
-    agent = delta_graph(saver)
-    config = dict(agent.get_state(at(thread)).config)
-    found = saver.get_delta_channel_history(config=config, channels=["items"])["items"]
+async def delta_state(location, thread):
+    saver = await open_saver(location)
+    agent, calls = Calls(delta_graph(saver)), Calls(saver)
+    now = await agent.get_state(at(thread))
+    found = (await calls.get_delta_channel_history(config=dict(now.config), channels=["items"]))["items"]
     seed = found.get("seed")
     return {
-        "values": plain(agent.get_state(at(thread)).values),
-        "count": len(list(saver.list(at(thread)))),
+        "values": plain(now.values),
+        "count": len(await calls.list(at(thread))),
         "writes": [[write[0], write[1], plain(write[2])] for write in found["writes"]],
         "seed": plain(getattr(seed, "value", seed)),
     }
 
 
-def types(path, thread):
+async def newest(location, thread):
+    """The newest tuple as the saver reads it."""
+    found = await Calls(await open_saver(location)).get_tuple(at(thread))
+    checkpoint = found.checkpoint
+    return {
+        "values": {key: repr(value) for key, value in checkpoint["channel_values"].items()},
+        "versions": checkpoint["channel_versions"],
+        "writes": [[write[0], write[1], repr(write[2])] for write in found.pending_writes],
+    }
+
+
+async def types(location, thread):
     """What Python makes of each channel of the newest checkpoint."""
-    values = open_saver(path).get_tuple(at(thread)).checkpoint["channel_values"]
+    values = (await Calls(await open_saver(location)).get_tuple(at(thread))).checkpoint["channel_values"]
     expected = {
         "when": datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=datetime.timezone.utc),
         "day": datetime.date(2026, 1, 2),
@@ -238,18 +379,18 @@ def types(path, thread):
     return {"wrong": wrong, "checked": len(expected)}
 
 
-def put_many(path, thread, count):
+async def put_many(location, thread, count):
     """Puts checkpoints one by one, as another process does at the same time."""
     from langgraph.checkpoint.base import empty_checkpoint
     from langgraph.checkpoint.base.id import uuid6
 
-    saver = open_saver(path)
+    saver = Calls(await open_saver(location))
     config = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
     ids = []
     for step in range(int(count)):
         checkpoint = {**empty_checkpoint(), "v": 4, "id": str(uuid6(clock_seq=step)), "channel_values": {"by": "python"}}
-        saver.put(config, checkpoint, {"source": "loop", "step": step, "parents": {}}, {})
-        saver.put_writes(
+        await saver.put(config, checkpoint, {"source": "loop", "step": step, "parents": {}}, {})
+        await saver.put_writes(
             {"configurable": {"thread_id": thread, "checkpoint_ns": "", "checkpoint_id": checkpoint["id"]}},
             [("by", "python")],
             str(uuid.uuid4()),
@@ -258,12 +399,29 @@ def put_many(path, thread, count):
     return {"ids": ids}
 
 
-COMMANDS = (start, go_on, resume, history, update, equal, delta_start, delta_state, types, put_many)
+COMMANDS = (
+    setup,
+    start,
+    go_on,
+    resume,
+    state,
+    history,
+    update,
+    fan_start,
+    fan_go_on,
+    fan_history,
+    equal,
+    delta_start,
+    delta_state,
+    newest,
+    types,
+    put_many,
+)
 
 
 def main():
     command = {function.__name__: function for function in COMMANDS}[sys.argv[1]]
-    json.dump(command(*sys.argv[2:]), sys.stdout)
+    json.dump(asyncio.run(command(*sys.argv[2:])), sys.stdout)
 
 
 if __name__ == "__main__":

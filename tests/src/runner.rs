@@ -106,6 +106,8 @@ pub fn run_all(targets: Vec<Result<Arc<dyn Target>, Missing>>) -> ExitCode {
         }
     };
     let mut trials = Vec::new();
+    // They go when every case is over.
+    let mut opened = Vec::new();
     for target in targets {
         let target = match target {
             Ok(target) => target,
@@ -122,8 +124,11 @@ pub fn run_all(targets: Vec<Result<Arc<dyn Target>, Missing>>) -> ExitCode {
             }
         };
         trials.extend(saver_cases().into_iter().map(|case| trial(case, &runtime, &target, &saver)));
+        opened.push(target);
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    drop(opened);
+    conclusion.exit_code()
 }
 
 fn trial(case: Case, runtime: &Arc<Runtime>, target: &Arc<dyn Target>, saver: &Saver) -> Trial {

@@ -1,4 +1,5 @@
-//! Rust and Python's LangGraph take turns on one SQLite file, for each generation that shares our files.
+//! Rust and Python's LangGraph take turns on one SQLite file and on one PostgreSQL database, for each generation that
+//! shares them.
 //!
 //! The Pythons are named by environment variables, which `cargo xtask test` sets. Without them the cases are ignored;
 //! with `CHECKPOINT_TEST_REQUIRE=python` they fail.
@@ -7,12 +8,16 @@
 
 mod shared {
     pub(crate) mod copy;
+    pub(crate) mod postgres;
 }
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
 
+use checkpoint_conformance::{Missing, Saver};
 use checkpoint_core::python::{
     AiMessage, Date, DateTime, Decimal, HumanMessage, Interrupt, Message, Send, Set, TimeDelta, ToolCall,
     ToolMessage, Uuid,
@@ -22,9 +27,11 @@ use checkpoint_core::{
     ListQuery, PruneStrategy, SaverExt, Snapshot, Str, Value, special,
 };
 use checkpoint_sqlite::SqliteSaver;
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
+
+use shared::postgres::{Database, Kind, Server, dump, in_runtime, rows};
 
 /// The generations, with the variable that names the Python of each.
 const GENERATIONS: [(&str, &str); 2] =
@@ -36,31 +43,54 @@ const NULL_TASK: &str = "00000000-0000-0000-0000-000000000000";
 const THREAD: &str = "shared-1";
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
-/// One file that both languages open.
+/// Where the two languages meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Backend {
+    Sqlite,
+    Postgres,
+    /// Python uses its asynchronous saver.
+    PostgresAsync,
+}
+
+impl Backend {
+    const ALL: [Self; 3] = [Self::Sqlite, Self::Postgres, Self::PostgresAsync];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Postgres => "postgres",
+            Self::PostgresAsync => "postgres_async",
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Place {
+    File(PathBuf),
+    Database(Database),
+}
+
+/// One database that both languages open.
 struct Turns {
+    generation: &'static str,
     python: PathBuf,
     other_python: Option<PathBuf>,
+    backend: Backend,
+    place: Place,
     directory: tempfile::TempDir,
-    path: PathBuf,
     key: Option<&'static str>,
 }
 
 impl Turns {
-    fn new(python: &Path, other_python: Option<&Path>) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("shared.sqlite");
-        let other_python = other_python.map(Path::to_path_buf);
-        Self { python: python.to_path_buf(), other_python, directory, path, key: None }
-    }
-
     fn command(&self, python: &Path, name: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(python);
         command
             .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("python/agent.py"))
             .arg(name)
-            .arg(&self.path)
+            .arg(self.location())
             .args(arguments)
             .env_remove("LANGGRAPH_AES_KEY")
+            .env("CHECKPOINT_TEST_ASYNC", if self.backend == Backend::PostgresAsync { "1" } else { "0" })
             // Unlisted classes stay data, and nothing is sent anywhere.
             .env("LANGSMITH_TRACING", "false")
             .stdin(Stdio::null());
@@ -70,17 +100,65 @@ impl Turns {
         command
     }
 
+    fn location(&self) -> &OsStr {
+        match &self.place {
+            Place::File(path) => path.as_os_str(),
+            Place::Database(database) => database.url().as_ref(),
+        }
+    }
+
     /// Lets Python do one thing, and returns what it says about it.
     fn python(&self, name: &str, arguments: &[&str]) -> Json {
         answer(name, &self.command(&self.python, name, arguments).output().unwrap())
     }
 
-    fn saver(&self) -> SqliteSaver {
-        let mut builder = SqliteSaver::builder(&self.path);
-        if let Some(key) = self.key {
-            builder = builder.cipher(Cipher::aes(key.as_bytes()).unwrap());
+    fn saver(&self) -> Saver {
+        let cipher = self.key.map(|key| Cipher::aes(key.as_bytes()).unwrap());
+        match &self.place {
+            Place::File(path) => {
+                let builder = SqliteSaver::builder(path);
+                let builder = cipher.into_iter().fold(builder, |builder, cipher| builder.cipher(cipher));
+                Arc::new(builder.build().unwrap())
+            }
+            Place::Database(database) => {
+                let builder = database.builder();
+                let builder = cipher.into_iter().fold(builder, |builder, cipher| builder.cipher(cipher));
+                Arc::new(builder.build().unwrap())
+            }
         }
-        builder.build().unwrap()
+    }
+
+    /// Python makes the tables, then Rust finds them made. On SQLite both do so with their first call.
+    async fn set_up_by_python(&self) {
+        if let Place::Database(_) = self.place {
+            self.python("setup", &[]);
+            self.saver().setup().await.unwrap();
+        }
+    }
+
+    /// Rust makes the tables, then Python finds them made.
+    async fn set_up_by_rust(&self) -> Saver {
+        let saver = self.saver();
+        saver.setup().await.unwrap();
+        if let Place::Database(_) = self.place {
+            self.python("setup", &[]);
+        }
+        saver
+    }
+
+    /// Every byte that is stored.
+    async fn stored(&self) -> Vec<u8> {
+        match &self.place {
+            Place::File(path) => {
+                let log = path.with_extension("sqlite-wal");
+                [std::fs::read(path).unwrap(), std::fs::read(log).unwrap_or_default()].concat()
+            }
+            Place::Database(database) => dump(&database.client().await, "public").await.unwrap(),
+        }
+    }
+
+    async fn holds(&self, text: &str) -> bool {
+        self.stored().await.windows(text.len()).any(|window| window == text.as_bytes())
     }
 }
 
@@ -135,7 +213,11 @@ async fn answer_by_rust(turns: &Turns, at: &Snapshot, text: &str) {
 
 /// What Python's state history says, and that Rust lists the same.
 async fn history(turns: &Turns) -> Vec<Json> {
-    let Json::Array(python) = turns.python("history", &[THREAD]) else { panic!("no list") };
+    history_by(turns, "history").await
+}
+
+async fn history_by(turns: &Turns, command: &str) -> Vec<Json> {
+    let Json::Array(python) = turns.python(command, &[THREAD]) else { panic!("no list") };
     let rust = turns.saver().list_all(ListQuery::thread(THREAD).checkpoint_ns("")).await.unwrap();
     let rust: Vec<_> = rust
         .iter()
@@ -178,6 +260,7 @@ async fn answer_and_fork(turns: &Turns) {
 }
 
 async fn python_begins(turns: Turns) {
+    turns.set_up_by_python().await;
     let waiting = turns.python("start", &[THREAD, "rust"]);
     assert_eq!(waiting["next"], json!(["ask"]));
     answer_and_fork(&turns).await;
@@ -208,22 +291,21 @@ fn input() -> Input {
     }
 }
 
+#[derive(Serialize)]
+struct Start {
+    #[serde(rename = "__start__")]
+    start: Input,
+}
+
 async fn rust_begins(turns: Turns) {
-    #[derive(Serialize)]
-    struct Start {
-        #[serde(rename = "__start__")]
-        start: Input,
-    }
-    let saver = turns.saver();
-    saver.setup().await.unwrap();
+    let saver = turns.set_up_by_rust().await;
     saver.thread(THREAD).begin(&Start { start: input() }).await.unwrap();
     assert_eq!(turns.python("go_on", &[THREAD])["next"], json!(["ask"]));
     answer_and_fork(&turns).await;
 }
 
 async fn rust_begins_by_the_trait(turns: Turns) {
-    let saver = turns.saver();
-    saver.setup().await.unwrap();
+    let saver = turns.set_up_by_rust().await;
     let start = ChannelValue::encode(&input()).unwrap();
     let mut checkpoint = Checkpoint::new(-1).with_channel("__start__", start, saver.get_next_version(None));
     checkpoint.versions_seen.entry("__input__".into()).or_default();
@@ -237,23 +319,105 @@ async fn rust_begins_by_the_trait(turns: Turns) {
 
 async fn encrypted(mut turns: Turns) {
     turns.key = Some(KEY);
+    turns.set_up_by_python().await;
     turns.python("start", &[THREAD, "rust"]);
     answer_and_fork(&turns).await;
-    let stored = std::fs::read(&turns.path).unwrap();
-    assert!(!stored.windows(7).any(|window| window == b"looking"), "a message lies in the clear");
+    assert!(!turns.holds("looking").await, "a message lies in the clear");
+}
+
+/// Python leaves scalars in the clear on PostgreSQL. What Rust seals it opens all the same.
+async fn scalars_sealed_by_rust(mut turns: Turns) {
+    const CANARY: &str = "canary-of-rust";
+    turns.key = Some(KEY);
+    let saver = turns.set_up_by_rust().await;
+    let thread = saver.thread(THREAD);
+    let at = thread.begin(&Start { start: input() }).await.unwrap();
+    thread.update(&at, &BTreeMap::from([("topic", CANARY)])).await.unwrap();
+    thread.record(&at, "note", &BTreeMap::from([("note", CANARY)])).await.unwrap();
+    assert!(!turns.holds(CANARY).await, "a scalar lies in the clear");
+    assert!(turns.holds(THREAD).await, "the search itself works");
+    let newest = turns.python("newest", &[THREAD]);
+    assert_eq!(newest["values"]["topic"], format!("'{CANARY}'"));
+    assert!(newest["values"]["__start__"].as_str().unwrap().contains("hello"), "{newest}");
+    turns.key = Some("another key of 32 bytes, not that");
+    turns.key = turns.key.map(|key| &key[..32]);
+    let output = turns.command(&turns.python, "newest", &[THREAD]).output().unwrap();
+    assert!(!output.status.success(), "another key opens it too");
+}
+
+/// Tasks that are sent, one that fails next to one that does not; Rust does the failed one's work.
+async fn sends_and_a_failure(turns: Turns) {
+    turns.set_up_by_python().await;
+    assert_eq!(turns.python("fan_start", &[THREAD])["next"], json!(["worker", "worker", "worker"]));
+    let saver = turns.saver();
+    let at = saver.thread(THREAD).latest().await.unwrap().unwrap();
+    let sends: Vec<Send> = at.channel("__pregel_tasks").unwrap().unwrap();
+    let items: Vec<_> = sends.iter().map(|send| send.arg.get("item").and_then(Value::as_i64)).collect();
+    assert_eq!(items, [Some(1), Some(2), Some(3)]);
+    assert!(sends.iter().all(|send| send.node == "worker"));
+    history_by(&turns, "fan_history").await;
+
+    let failed = turns.python("fan_go_on", &[THREAD]);
+    assert_eq!((&failed["raised"], &failed["next"]), (&json!("flaky"), &json!(["flaky"])));
+    assert_eq!(failed["values"]["done"], json!([10, 20, 30]));
+    let at = saver.thread(THREAD).latest().await.unwrap().unwrap();
+    let writes = &at.tuple().pending_writes;
+    let error = writes.iter().find(|write| *write.channel == *special::ERROR).unwrap();
+    assert!(error.value.decode::<String>().unwrap().contains("flaky"));
+    assert!(
+        writes.iter().any(|write| *write.channel == *"log" && write.task_id != error.task_id),
+        "{writes:?}"
+    );
+    let joined = writes.iter().find(|write| write.channel.starts_with("join:")).unwrap();
+    let by_rust = ["flaky by rust".to_owned()];
+    let done =
+        [("log".into(), ChannelValue::encode(&by_rust).unwrap()), (joined.channel.clone(), "flaky".into())];
+    saver.put_writes(at.config(), &done, &error.task_id, &error.task_path).await.unwrap();
+    history_by(&turns, "fan_history").await;
+
+    let end = turns.python("fan_go_on", &[THREAD]);
+    assert_eq!((&end["raised"], &end["next"]), (&Json::Null, &json!([])));
+    assert_eq!(log_of(&end["values"]), ["plan", "join", "flaky by rust", "steady", "finish"]);
+    let states = history_by(&turns, "fan_history").await;
+    assert_eq!(states[0]["values"], end["values"]);
+}
+
+/// What JSON cannot hold, Rust stores as blobs, and Python reads them.
+async fn scalars_that_json_cannot_hold(turns: Turns) {
+    let saver = turns.set_up_by_rust().await;
+    let values: [(&str, ChannelValue, &str); 4] = [
+        ("nan", f64::NAN.into(), "nan"),
+        ("inf", f64::INFINITY.into(), "inf"),
+        ("negative", f64::NEG_INFINITY.into(), "-inf"),
+        ("nul", "a\0b".into(), r"'a\x00b'"),
+    ];
+    let made = values.iter().fold(Checkpoint::new(0), |made, (channel, value, _)| {
+        made.with_channel(*channel, value.clone(), "00000000000000000000000000000001.0.5")
+    });
+    let config = CheckpointConfig::new(THREAD);
+    let metadata = CheckpointMetadata::new("loop", 0);
+    let stored = saver.put(&config, &made, &metadata, &made.channel_versions).await.unwrap();
+    let writes: Vec<_> =
+        values.iter().map(|(channel, value, _)| (Str::from(*channel), value.clone())).collect();
+    saver.put_writes(&stored, &writes, "task", "").await.unwrap();
+    let newest = turns.python("newest", &[THREAD]);
+    for (at, (channel, _, repr)) in values.iter().enumerate() {
+        assert_eq!(newest["values"][channel], *repr);
+        assert_eq!(newest["writes"][at], json!(["task", channel, repr]));
+    }
 }
 
 async fn copied(turns: Turns) {
     const GOLDEN: &str = "rich-1";
     let golden = shared::copy::golden_file(&turns.directory);
-    let saver = turns.saver();
-    saver.setup().await.unwrap();
+    let saver = turns.set_up_by_rust().await;
     shared::copy::copy_by_hand(&SqliteSaver::builder(&golden).build().unwrap(), &saver, GOLDEN).await;
     let compared = turns.python("equal", &[golden.to_str().unwrap(), GOLDEN]);
     assert_eq!(compared, json!({"equal": true, "count": 19}));
 }
 
 async fn delta_channels(turns: Turns) {
+    turns.set_up_by_python().await;
     let before = turns.python("delta_start", &[THREAD, "5"]);
     let saver = turns.saver();
     let config = CheckpointConfig::new(THREAD);
@@ -264,7 +428,17 @@ async fn delta_channels(turns: Turns) {
         .map(|write| json!([&*write.task_id, &*write.channel, write.value.decode::<Vec<String>>().unwrap()]))
         .collect();
     assert!(!writes.is_empty());
-    assert_eq!(json!(writes), before["writes"]);
+    if turns.generation == "4.2" && turns.backend != Backend::Sqlite {
+        // That saver looks at the task's id before its path.
+        let sorted = |writes: &Json| {
+            let mut writes: Vec<_> = writes.as_array().unwrap().iter().map(Json::to_string).collect();
+            writes.sort();
+            writes
+        };
+        assert_eq!(sorted(&json!(writes)), sorted(&before["writes"]));
+    } else {
+        assert_eq!(json!(writes), before["writes"]);
+    }
     let seed: Option<Vec<String>> = found.seed.map(|seed| seed.decode().unwrap());
     assert_eq!(json!(seed), before["seed"]);
     assert!(seed.is_some(), "the history goes back to a snapshot");
@@ -320,14 +494,14 @@ async fn every_view(turns: Turns) {
             "text".into(),
         ]),
     };
-    let saver = turns.saver();
-    saver.setup().await.unwrap();
+    let saver = turns.set_up_by_rust().await;
     saver.thread(THREAD).begin(&everything).await.unwrap();
     assert_eq!(turns.python("types", &[THREAD]), json!({"wrong": {}, "checked": 12}));
 }
 
-/// A file that one generation made is brought up to date by Rust and goes on under both.
+/// What one generation made is brought up to date by Rust and goes on under both.
 async fn across_generations(turns: Turns) {
+    turns.set_up_by_python().await;
     turns.python("start", &[THREAD, "rust"]);
     let saver = turns.saver();
     saver.setup().await.unwrap();
@@ -344,8 +518,7 @@ async fn across_generations(turns: Turns) {
 
 async fn both_at_once(turns: Turns) {
     const COUNT: usize = 40;
-    let saver = turns.saver();
-    saver.setup().await.unwrap();
+    let saver = turns.set_up_by_rust().await;
     let count = COUNT.to_string();
     let python =
         turns.command(&turns.python, "put_many", &[THREAD, &count]).stdout(Stdio::piped()).spawn().unwrap();
@@ -367,50 +540,153 @@ async fn both_at_once(turns: Turns) {
     assert!(listed.iter().all(|tuple| tuple.pending_writes.len() == 1));
 }
 
+/// Before version 4, what was to be sent stood among the writes of the parent.
+async fn sends_of_old_checkpoints(turns: Turns) {
+    const SENDS: &str = r#"
+        INSERT INTO checkpoints (thread_id, checkpoint_id, parent_checkpoint_id, checkpoint)
+        VALUES ('shared-1', '1ef00000-0000-6000-8000-000000000001', NULL,
+                '{"v": 1, "ts": "2024-01-01T00:00:00+00:00", "id": "1ef00000-0000-6000-8000-000000000001",
+                  "channel_values": {}, "channel_versions": {}, "versions_seen": {}}'),
+               ('shared-1', '1ef00000-0000-6000-8000-000000000002', '1ef00000-0000-6000-8000-000000000001',
+                '{"v": 1, "ts": "2024-01-01T00:00:01+00:00", "id": "1ef00000-0000-6000-8000-000000000002",
+                  "channel_values": {"x": 1}, "channel_versions": {"x": "00000000000000000000000000000003.0.5"},
+                  "versions_seen": {}}');"#;
+    turns.set_up_by_python().await;
+    let Place::Database(database) = &turns.place else { panic!("it is SQL for PostgreSQL") };
+    database.client().await.batch_execute(SENDS).await.unwrap();
+    let saver = turns.saver();
+    let parent = CheckpointConfig::new(THREAD).with_checkpoint_id("1ef00000-0000-6000-8000-000000000001");
+    for (task_path, task_id) in [("~b", "1"), ("~a", "2")] {
+        let send = Send::new("node", Value::from(task_id));
+        let writes = [("__pregel_tasks".into(), ChannelValue::encode(&send).unwrap())];
+        saver.put_writes(&parent, &writes, task_id, task_path).await.unwrap();
+    }
+    let found = saver.get_tuple(&CheckpointConfig::new(THREAD)).await.unwrap().unwrap().checkpoint;
+    let newest = turns.python("newest", &[THREAD]);
+    assert_eq!(
+        newest["values"]["__pregel_tasks"],
+        "[Send(node='node', arg='2'), Send(node='node', arg='1')]"
+    );
+    let sends: Vec<Send> = found.channel_values["__pregel_tasks"].decode().unwrap();
+    assert_eq!(sends, [Send::new("node", Value::from("2")), Send::new("node", Value::from("1"))]);
+    for (channel, version) in &found.channel_versions {
+        assert_eq!(newest["versions"][&**channel], version.to_string(), "{channel}");
+    }
+    assert_eq!(found.channel_versions.len(), 2);
+}
+
+/// Whoever comes first, the tables are the same.
+async fn setup_in_both_orders(turns: Turns) {
+    const SCHEMA: &str = "
+        SELECT table_name || '.' || column_name,
+               concat_ws(' ', data_type, is_nullable, column_default, ordinal_position)
+        FROM information_schema.columns WHERE table_schema = 'public'
+        UNION ALL SELECT indexdef, '' FROM pg_indexes WHERE schemaname = 'public'
+        UNION ALL SELECT 'version', v::text FROM checkpoint_migrations
+        ORDER BY 1, 2";
+    let Place::Database(first) = &turns.place else { panic!("SQLite's tables have no versions") };
+    turns.python("setup", &[]);
+    let by_python = rows(&first.client().await, SCHEMA).await;
+    let saver = turns.saver();
+    saver.setup().await.unwrap();
+    assert_eq!(rows(&first.client().await, SCHEMA).await, by_python, "Python, then Rust");
+    turns.python("setup", &[]);
+
+    let second = Database::create(Server::find(Kind::Postgres17).unwrap().url()).await;
+    let turns = Turns { place: Place::Database(second), ..turns };
+    turns.set_up_by_rust().await;
+    let Place::Database(second) = &turns.place else { panic!("it is a database") };
+    assert_eq!(rows(&second.client().await, SCHEMA).await, by_python, "Rust, then Python");
+    turns.saver().setup().await.unwrap();
+}
+
+/// A case, and the backends that it is run on.
 type Run = fn(Turns);
 
 macro_rules! cases {
     ($($case:ident),* $(,)?) => {
-        [$((stringify!($case), (|turns| in_runtime($case(turns))) as Run)),*]
+        &[$((stringify!($case), (|turns| in_runtime($case(turns))) as Run)),*]
     };
 }
 
-fn in_runtime(case: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(case);
+const EVERYWHERE: &[(&str, Run)] = cases![
+    python_begins,
+    rust_begins,
+    encrypted,
+    scalars_sealed_by_rust,
+    sends_and_a_failure,
+    delta_channels,
+    across_generations,
+    both_at_once,
+];
+/// Cases in which it is all the same how Python is called.
+const SYNCHRONOUS: &[(&str, Run)] =
+    cases![rust_begins_by_the_trait, copied, every_view, scalars_that_json_cannot_hold];
+const POSTGRES: &[(&str, Run)] = cases![sends_of_old_checkpoints, setup_in_both_orders];
+
+fn cases_of(backend: Backend) -> Vec<(&'static str, Run)> {
+    let groups: &[&[_]] = match backend {
+        Backend::Sqlite => &[EVERYWHERE, SYNCHRONOUS],
+        Backend::Postgres => &[EVERYWHERE, SYNCHRONOUS, POSTGRES],
+        Backend::PostgresAsync => &[EVERYWHERE],
+    };
+    groups.concat()
+}
+
+/// What a case needs and is not there.
+enum Absent {
+    Python(&'static str),
+    Server(Missing),
+}
+
+impl Absent {
+    fn completion(self) -> Result<Completion, Failed> {
+        let (name, reason) = match self {
+            Self::Python(variable) => ("python", format!("{variable} is not set; cargo xtask test sets it")),
+            Self::Server(missing) => ("postgres", missing.reason),
+        };
+        let required = std::env::var("CHECKPOINT_TEST_REQUIRE")
+            .is_ok_and(|list| list.split(',').any(|wanted| wanted == name));
+        if required { Err(reason.into()) } else { Ok(Completion::ignored_with(reason)) }
+    }
+}
+
+/// The Pythons of the environment, in the order of the generations.
+fn pythons() -> [Option<PathBuf>; 2] {
+    GENERATIONS.map(|(_, variable)| std::env::var_os(variable).map(PathBuf::from))
+}
+
+fn meet(at: usize, backend: Backend) -> Result<Turns, Absent> {
+    let pythons = pythons();
+    let (generation, variable) = GENERATIONS[at];
+    let python = pythons[at].clone().ok_or(Absent::Python(variable))?;
+    let other_python = pythons.into_iter().rev().nth(at).flatten();
+    let directory = tempfile::tempdir().unwrap();
+    let place = match backend {
+        Backend::Sqlite => Place::File(directory.path().join("shared.sqlite")),
+        Backend::Postgres | Backend::PostgresAsync => {
+            let server = Server::find(Kind::Postgres17).map_err(Absent::Server)?;
+            Place::Database(in_runtime(Database::create(server.url())))
+        }
+    };
+    Ok(Turns { generation, python, other_python, backend, place, directory, key: None })
 }
 
 fn main() -> ExitCode {
-    let required = std::env::var("CHECKPOINT_TEST_REQUIRE")
-        .is_ok_and(|list| list.split(',').any(|name| name == "python"));
-    let pythons = GENERATIONS.map(|(_, variable)| std::env::var_os(variable).map(PathBuf::from));
-    let cases = cases![
-        python_begins,
-        rust_begins,
-        rust_begins_by_the_trait,
-        encrypted,
-        copied,
-        delta_channels,
-        every_view,
-        across_generations,
-        both_at_once,
-    ];
     let mut trials = Vec::new();
-    for (at, (generation, variable)) in GENERATIONS.into_iter().enumerate() {
-        let python = pythons[at].clone();
-        let other = pythons.iter().rev().nth(at).cloned().flatten();
-        for (name, run) in cases {
-            let (python, other) = (python.clone(), other.clone());
-            let trial = Trial::ignorable_test(format!("{name}::{generation}"), move || match python {
-                Some(python) => {
-                    run(Turns::new(&python, other.as_deref()));
-                    Ok(Completion::Completed)
-                }
-                None if required => Err(format!("{variable} names no Python; run cargo xtask test").into()),
-                None => {
-                    Ok(Completion::ignored_with(format!("{variable} is not set; cargo xtask test sets it")))
-                }
-            });
-            trials.push(trial.with_kind("python"));
+    for (at, (generation, _)) in GENERATIONS.into_iter().enumerate() {
+        for backend in Backend::ALL {
+            for (name, run) in cases_of(backend) {
+                let name = format!("{name}::{}::{generation}", backend.name());
+                let trial = Trial::ignorable_test(name, move || match meet(at, backend) {
+                    Ok(turns) => {
+                        run(turns);
+                        Ok(Completion::Completed)
+                    }
+                    Err(absent) => absent.completion(),
+                });
+                trials.push(trial.with_kind("python"));
+            }
         }
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()

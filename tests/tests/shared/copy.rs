@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use checkpoint_core::{BaseCheckpointSaver, CheckpointTuple, ListQuery, PendingWrite, SaverExt, special};
 
 /// A copy of Python's file, which a test may write to.
+#[allow(dead_code, reason = "not every binary has a file")]
 pub(crate) fn golden_file(directory: &tempfile::TempDir) -> PathBuf {
     let path = directory.path().join("python_thread.sqlite");
     let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors/python_thread.sqlite");

@@ -1,0 +1,562 @@
+//! The Postgres saver while things break: the server stops, connections are cut, futures are dropped, processes are killed,
+//! and everybody works on the same threads.
+//!
+//! Afterwards every acknowledged write is there, no checkpoint names a value that is missing, no session is left inside
+//! of a transaction, and the pool still works.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::pin::pin;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use checkpoint_core::{
+    BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata,
+    Error, ErrorKind, ListQuery, PruneStrategy, Result, SaverExt, Value, id,
+};
+use checkpoint_postgres::PostgresSaver;
+use tokio::task::JoinHandle;
+
+use shared::postgres::{Database, Server, count, in_runtime, rows, run};
+
+mod shared {
+    pub(crate) mod postgres;
+}
+
+/// Makes this binary a process that writes to a database, given as its address, until it is killed.
+const CHILD: &str = "CHECKPOINT_TEST_WRITER";
+
+const THREAD: &str = "shared";
+
+/// Numbers that look random, the same in each run.
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+
+    fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[usize::try_from(self.below(of.len() as u64)).unwrap()]
+    }
+}
+
+fn list(number: u64) -> ChannelValue {
+    let items = (0..40).map(|at| Value::from(i64::try_from(number).unwrap() + at)).collect();
+    ChannelValue::from_msgpack(Value::Array(items).to_msgpack().unwrap().into()).unwrap()
+}
+
+/// A checkpoint whose values are all new.
+fn step(number: u64) -> Checkpoint {
+    let version = format!("{:032}.{}", number + 1, id::uuid6(0));
+    ["items", "more"]
+        .into_iter()
+        .fold(Checkpoint::new(0), |made, channel| made.with_channel(channel, list(number), version.as_str()))
+        .with_channel("number", i64::try_from(number).unwrap(), version.as_str())
+}
+
+fn metadata() -> CheckpointMetadata {
+    CheckpointMetadata::new("loop", 1)
+}
+
+/// What a writer knows to be stored.
+#[derive(Debug, Default)]
+struct Acknowledged {
+    checkpoints: Vec<(CheckpointConfig, Checkpoint)>,
+    /// Checkpoints whose writes are stored too.
+    writes: Vec<CheckpointConfig>,
+    failures: u64,
+}
+
+/// Puts checkpoints and writes until it is told to stop, and goes on after failures.
+fn writer(saver: PostgresSaver, thread_id: String, stop: Arc<AtomicBool>) -> JoinHandle<Acknowledged> {
+    tokio::spawn(async move {
+        let mut known = Acknowledged::default();
+        let mut config = CheckpointConfig::new(thread_id);
+        let mut number = 0;
+        while !stop.load(Ordering::Acquire) {
+            number += 1;
+            let made = step(number);
+            match saver.put(&config, &made, &metadata(), &made.channel_versions).await {
+                Ok(stored) => {
+                    config = stored;
+                    known.checkpoints.push((config.clone(), made));
+                }
+                Err(error) => {
+                    may_fail(&error);
+                    known.failures += 1;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    continue;
+                }
+            }
+            match saver.put_writes(&config, &writes(number), "task", "~path").await {
+                Ok(()) => known.writes.push(config.clone()),
+                Err(error) => {
+                    may_fail(&error);
+                    known.failures += 1;
+                }
+            }
+        }
+        known
+    })
+}
+
+fn writes(number: u64) -> [(checkpoint_core::Str, ChannelValue); 2] {
+    [("items".into(), list(number)), ("number".into(), i64::try_from(number).unwrap().into())]
+}
+
+/// A call may fail while the server is away, but it says so, and that it may be repeated.
+#[track_caller]
+fn may_fail(error: &Error) {
+    let expected = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Conflict);
+    assert!(expected && error.is_retryable(), "{error:?}");
+}
+
+/// Everything that was acknowledged is there as it was written, and nothing else is broken.
+async fn verify(database: &Database, saver: &PostgresSaver, known: &[Acknowledged]) {
+    for known in known {
+        for (config, made) in &known.checkpoints {
+            let found = saver.get_tuple(config).await.unwrap();
+            let found = found.unwrap_or_else(|| panic!("{config:?} was acknowledged and is gone"));
+            assert_eq!(&found.checkpoint, made);
+        }
+        for config in &known.writes {
+            let found = saver.get_tuple(config).await.unwrap().unwrap().pending_writes;
+            let Some(ChannelValue::Int(number)) = found.get(1).map(|write| write.value.clone()) else {
+                panic!("the writes of {config:?} were acknowledged and are gone: {found:?}")
+            };
+            let wanted = writes(number.unsigned_abs());
+            assert!(found.iter().map(|write| &write.value).eq(wanted.iter().map(|(_, value)| value)));
+        }
+    }
+    is_sound(database, saver).await;
+}
+
+/// No checkpoint lacks a value that it names, writes are whole, no session is inside of a transaction, the pool works.
+async fn is_sound(database: &Database, saver: &PostgresSaver) {
+    const MISSING: &str = "
+        SELECT c.thread_id, c.checkpoint_id, named.channel
+        FROM checkpoints AS c, jsonb_each_text(c.checkpoint->'channel_versions') AS named(channel, version)
+        WHERE NOT c.checkpoint->'channel_values' ? named.channel AND NOT EXISTS (
+            SELECT FROM checkpoint_blobs AS b
+            WHERE (b.thread_id, b.checkpoint_ns, b.channel, b.version)
+                = (c.thread_id, c.checkpoint_ns, named.channel, named.version))";
+    const HALF: &str = "
+        SELECT thread_id, checkpoint_id, task_id FROM checkpoint_writes
+        GROUP BY thread_id, checkpoint_ns, checkpoint_id, task_id HAVING count(*) <> 2";
+    const INSIDE: &str = "
+        SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'";
+    let client = database.client().await;
+    // What was dropped or cut may still be under way for a moment.
+    let mut inside = count(&client, INSIDE).await;
+    for _ in 0..100 {
+        if inside == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        inside = count(&client, INSIDE).await;
+    }
+    assert_eq!(inside, 0, "sessions inside of a transaction");
+    assert_eq!(rows(&client, MISSING).await, Vec::<Vec<_>>::new(), "values that are named and missing");
+    assert_eq!(rows(&client, HALF).await, Vec::<Vec<_>>::new(), "writes that are there in part");
+    // More calls at once than the pool has connections.
+    let calls: Vec<_> = (0..40)
+        .map(|at| {
+            let saver = saver.clone();
+            tokio::spawn(async move {
+                let made = step(at);
+                let config = CheckpointConfig::new(format!("afterwards-{at}"));
+                let stored = saver.put(&config, &made, &metadata(), &made.channel_versions).await?;
+                saver.get_tuple(&stored).await.map(|found| found.unwrap().checkpoint == made)
+            })
+        })
+        .collect();
+    for call in calls {
+        assert!(call.await.unwrap().unwrap(), "the pool does not work any more");
+    }
+}
+
+async fn join(writers: Vec<JoinHandle<Acknowledged>>) -> Vec<Acknowledged> {
+    let mut known = Vec::new();
+    for writer in writers {
+        known.push(writer.await.unwrap());
+    }
+    known
+}
+
+async fn connections_are_cut_a_thousand_times(server: &Server) {
+    const CUT: &str = "
+        SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
+            SELECT pid FROM pg_stat_activity
+            WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+            ORDER BY random() LIMIT 2) AS some";
+    let database = Database::set_up(server.url()).await;
+    let saver = database.builder().max_connections(8).max_retries(2).build().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> =
+        (0..8).map(|at| writer(saver.clone(), format!("thread-{}", at % 3), stop.clone())).collect();
+    let client = database.client().await;
+    let mut cut = 0;
+    while cut < 1000 {
+        cut += count(&client, CUT).await;
+        tokio::task::yield_now().await;
+    }
+    stop.store(true, Ordering::Release);
+    let known = join(writers).await;
+    let acknowledged: usize = known.iter().map(|known| known.checkpoints.len()).sum();
+    assert!(acknowledged > 0, "nothing was written between the cuts");
+    verify(&database, &saver, &known).await;
+}
+
+/// A pool that has been idle while its connections were cut gives none of them to a caller.
+async fn idle_connections_are_cut(server: &Server) {
+    const CUT: &str = "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
+    let database = Database::set_up(server.url()).await;
+    let saver = database.builder().max_connections(6).build().unwrap();
+    let client = database.client().await;
+    for round in 0..5 {
+        let warm: Vec<_> = (0..12)
+            .map(|at| {
+                let (saver, made) = (saver.clone(), step(at));
+                tokio::spawn(async move {
+                    saver
+                        .put(&CheckpointConfig::new(THREAD), &made, &metadata(), &made.channel_versions)
+                        .await
+                })
+            })
+            .collect();
+        for call in warm {
+            call.await.unwrap().unwrap();
+        }
+        assert!(count(&client, CUT).await > 0, "round {round}");
+        let found = saver.list_all(ListQuery::thread(THREAD)).await.unwrap();
+        assert_eq!(found.len(), 12 * (round + 1));
+    }
+    is_sound(&database, &saver).await;
+}
+
+/// Polls a future so many times, letting others run in between, then drops it.
+async fn poll_then_drop<F: Future>(future: F, polls: u64) -> Option<F::Output> {
+    let mut future = pin!(future);
+    for _ in 0..polls {
+        if let Poll::Ready(output) =
+            std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
+        {
+            return Some(output);
+        }
+        tokio::task::yield_now().await;
+    }
+    None
+}
+
+async fn futures_are_dropped(server: &Server) {
+    let database = Database::set_up(server.url()).await;
+    let saver = database.builder().max_connections(3).build().unwrap();
+    let mut tasks = Vec::new();
+    for seed in 0..6 {
+        let saver = saver.clone();
+        tasks.push(tokio::spawn(async move {
+            let mut random = Random(seed);
+            let mut known = Acknowledged::default();
+            let thread_id = format!("thread-{}", seed % 2);
+            let mut config = CheckpointConfig::new(thread_id.clone());
+            for number in 0..120 {
+                let polls = random.below(40);
+                let made = step(number);
+                let metadata = metadata();
+                let put = saver.put(&config, &made, &metadata, &made.channel_versions);
+                if let Some(stored) = poll_then_drop(put, polls).await {
+                    config = stored.unwrap();
+                    known.checkpoints.push((config.clone(), made));
+                }
+                let Some((newest, _)) = known.checkpoints.last().cloned() else { continue };
+                let polls = random.below(40);
+                let writes = writes(number);
+                match random.below(5) {
+                    0 => drop(poll_then_drop(saver.get_tuple(&newest), polls).await),
+                    1 => drop(
+                        poll_then_drop(saver.list_all(ListQuery::thread(thread_id.clone())), polls).await,
+                    ),
+                    2 => drop(
+                        poll_then_drop(saver.copy_thread(&thread_id, &format!("copy-{seed}")), polls).await,
+                    ),
+                    3 => drop(
+                        poll_then_drop(
+                            saver.prune(&[&format!("copy-{seed}")], PruneStrategy::KeepLatest),
+                            polls,
+                        )
+                        .await,
+                    ),
+                    _ => {
+                        // A task of its own: a call that was dropped may have stored its writes.
+                        let task = format!("task-{number}");
+                        let call = saver.put_writes(&newest, &writes, &task, "");
+                        drop(poll_then_drop(call, polls).await);
+                    }
+                }
+            }
+            known.writes.clear();
+            known
+        }));
+    }
+    let known = join(tasks).await;
+    assert!(known.iter().all(|known| !known.checkpoints.is_empty()), "every call was dropped");
+    verify(&database, &saver, &known).await;
+}
+
+/// A process that writes to the shared thread.
+struct Writer {
+    process: Child,
+    lines: std::sync::mpsc::Receiver<String>,
+}
+
+impl Writer {
+    fn start(url: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .env(CHILD, url)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        let (send, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(std::io::Result::ok) {
+                if send.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { process, lines }
+    }
+
+    /// Waits until so many checkpoints were acknowledged.
+    fn wait(&self, count: usize) -> Vec<String> {
+        (0..count).map(|_| self.lines.recv_timeout(Duration::from_secs(60)).unwrap()).collect()
+    }
+
+    /// Kills it in whatever it is doing, and returns the rest of what it acknowledged.
+    fn kill(mut self) -> Vec<String> {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        self.lines.iter().collect()
+    }
+}
+
+/// What the process does: each line of its output is the id of a checkpoint that is stored with its writes.
+async fn write_until_killed(url: &str) -> Result<()> {
+    let saver = PostgresSaver::builder(url).build()?;
+    let mut config = CheckpointConfig::new(THREAD);
+    for number in 0.. {
+        let made = step(number);
+        config = saver.put(&config, &made, &metadata(), &made.channel_versions).await?;
+        saver.put_writes(&config, &writes(number), "task", "~path").await?;
+        let mut output = std::io::stdout().lock();
+        if writeln!(output, "{}", made.id).and_then(|()| output.flush()).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn two_processes_are_killed_in_turns(server: &Server) {
+    let database = Database::set_up(server.url()).await;
+    let url = database.url().to_owned();
+    let acknowledged = tokio::task::spawn_blocking(move || {
+        let mut acknowledged = Vec::new();
+        let mut running = Writer::start(&url);
+        for round in 0..10 {
+            let other = Writer::start(&url);
+            acknowledged.extend(running.wait(3));
+            acknowledged.extend(other.wait(2 + round % 4));
+            acknowledged.extend(running.kill());
+            running = other;
+        }
+        acknowledged.extend(running.kill());
+        acknowledged
+    })
+    .await
+    .unwrap();
+    let saver = database.builder().build().unwrap();
+    let stored = saver.list_all(ListQuery::thread(THREAD)).await.unwrap();
+    for id in &acknowledged {
+        let tuple = stored.iter().find(|tuple| *tuple.checkpoint.id == **id);
+        let tuple = tuple.unwrap_or_else(|| panic!("{id} was acknowledged and is gone"));
+        assert_eq!(tuple.pending_writes.len(), 2, "{id}");
+    }
+    for tuple in &stored {
+        let values = &tuple.checkpoint.channel_values;
+        let number: i64 = values["number"].decode().unwrap();
+        let wanted = list(number.unsigned_abs());
+        assert_eq!((&values["items"], &values["more"]), (&wanted, &wanted));
+    }
+    is_sound(&database, &saver).await;
+}
+
+/// Deadlocks that the server has seen in this database. A session reports them when it ends.
+async fn deadlocks(database: &Database) -> i64 {
+    let client = database.client().await;
+    let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                  AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
+    for _ in 0..250 {
+        if count(&client, others).await == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(count(&client, others).await, 0, "sessions are left after the pool was closed");
+    count(&client, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").await
+}
+
+/// Everything at once on few threads. Nothing is repeated, so that every conflict is seen.
+async fn nothing_deadlocks(server: &Server) {
+    const THREADS: [&str; 3] = ["a", "b", "c"];
+    let database = Database::set_up(server.url()).await;
+    let saver = database.builder().max_connections(12).max_retries(0).build().unwrap();
+    let done = Arc::new(AtomicU64::new(0));
+    let tasks: Vec<_> = (0..12)
+        .map(|seed| {
+            let (saver, done) = (saver.clone(), done.clone());
+            tokio::spawn(async move {
+                let mut random = Random(seed);
+                let mut newest = CheckpointConfig::new("a").with_checkpoint_id(id::uuid6(0));
+                for number in 0..100 {
+                    let thread = *random.pick(&THREADS);
+                    let ns = *random.pick(&["", "child:1"]);
+                    let run_id = format!("run-{}", random.below(20));
+                    let config = CheckpointConfig::new(thread)
+                        .with_checkpoint_ns(ns)
+                        .with_metadata("run_id", run_id.as_str());
+                    match random.below(12) {
+                        0 => saver.delete_thread(thread).await,
+                        1 => saver.copy_thread(thread, *random.pick(&THREADS)).await,
+                        2 => saver.prune(&THREADS, PruneStrategy::KeepLatest).await,
+                        3 => saver.prune(&["c", "b", "a"], PruneStrategy::KeepLatest).await,
+                        4 => saver.delete_for_runs(&[&run_id, "run-1", "run-0"]).await,
+                        5 => saver.prune(&["c", "a"], PruneStrategy::Delete).await,
+                        6 | 7 => saver.put_writes(&newest, &writes(number), "task", "").await,
+                        8 => {
+                            let special =
+                                [("__resume__".into(), 1.into()), ("__interrupt__".into(), 2.into())];
+                            saver.put_writes(&newest, &special, "special", "").await
+                        }
+                        _ => {
+                            let made = step(number);
+                            let stored = saver.put(&config, &made, &metadata(), &made.channel_versions).await;
+                            stored.map(|stored| newest = stored)
+                        }
+                    }
+                    .unwrap_or_else(|error| panic!("{error:?}"));
+                    done.fetch_add(1, Ordering::AcqRel);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(done.load(Ordering::Acquire), 1200);
+    is_sound(&database, &saver).await;
+    drop(saver);
+    assert_eq!(deadlocks(&database).await, 0);
+}
+
+/// Steps that carry values over from the step before, while others prune, delete runs and copy: what a checkpoint
+/// names stays.
+async fn values_that_are_carried_over_stay(server: &Server) {
+    let database = Database::set_up(server.url()).await;
+    let saver = database.builder().max_connections(8).max_retries(0).build().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let sweepers: Vec<_> = (0..3)
+        .map(|which| {
+            let (saver, stop) = (saver.clone(), stop.clone());
+            tokio::spawn(async move {
+                let mut random = Random(which);
+                while !stop.load(Ordering::Acquire) {
+                    let thread = format!("thread-{}", random.below(3));
+                    match which {
+                        0 => saver.prune(&[&thread], PruneStrategy::KeepLatest).await,
+                        1 => saver.delete_for_runs(&[&format!("run-{}", random.below(60))]).await,
+                        _ => saver.copy_thread(&thread, &format!("copy-{}", random.below(2))).await,
+                    }
+                    .unwrap();
+                }
+            })
+        })
+        .collect();
+    let writers: Vec<_> = (0..3)
+        .map(|which| {
+            let saver = saver.clone();
+            tokio::spawn(async move {
+                let mut config = CheckpointConfig::new(format!("thread-{which}"));
+                let mut last = step(0);
+                for number in 0..60 {
+                    // One channel is new, the others are as they were.
+                    let new = step(number);
+                    let mut made = Checkpoint { id: new.id.clone(), ..last.clone() };
+                    let mut changed = ChannelVersions::new();
+                    let channels: &[&str] = if number == 0 {
+                        &["items", "more", "number"]
+                    } else {
+                        &[["items", "number"][usize::try_from(number % 2).unwrap()]]
+                    };
+                    for channel in channels {
+                        made.channel_values.insert((*channel).into(), new.channel_values[*channel].clone());
+                        made.channel_versions
+                            .insert((*channel).into(), new.channel_versions[*channel].clone());
+                        changed.insert((*channel).into(), new.channel_versions[*channel].clone());
+                    }
+                    let run_id = format!("run-{number}");
+                    let on = config.clone().with_metadata("run_id", run_id.as_str());
+                    config = saver.put(&on, &made, &metadata(), &changed).await.unwrap();
+                    if let Some(found) = saver.get_tuple(&config).await.unwrap() {
+                        assert_eq!(found.checkpoint, made);
+                    }
+                    last = made;
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    stop.store(true, Ordering::Release);
+    for sweeper in sweepers {
+        sweeper.await.unwrap();
+    }
+    is_sound(&database, &saver).await;
+}
+
+macro_rules! tests {
+    ($($test:ident),* $(,)?) => {
+        &[$((stringify!($test), (|server| in_runtime($test(server))) as fn(&Server))),*]
+    };
+}
+
+fn main() -> ExitCode {
+    if let Ok(url) = std::env::var(CHILD) {
+        return match in_runtime(write_until_killed(&url)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error:?}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    run(tests![
+        connections_are_cut_a_thousand_times,
+        idle_connections_are_cut,
+        futures_are_dropped,
+        two_processes_are_killed_in_turns,
+        nothing_deadlocks,
+        values_that_are_carried_over_stay,
+    ])
+}

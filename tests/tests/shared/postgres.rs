@@ -1,0 +1,288 @@
+//! PostgreSQL for tests: databases and schemas of their own, and what their tables hold.
+
+#![allow(dead_code, reason = "each binary uses its part of this")]
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use checkpoint_conformance::{Facility, Missing, OpenOptions, Saver, Target};
+use checkpoint_core::{BaseCheckpointSaver, Error, ErrorKind, Result, async_trait};
+use checkpoint_postgres::{PostgresSaver, PostgresSaverBuilder};
+use libtest_mimic::{Arguments, Completion, Trial};
+use tokio_postgres::{Client, NoTls};
+
+/// The servers that the tests want.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Postgres17,
+    Postgres15,
+    /// PostgreSQL 17 behind PgBouncer in transaction mode.
+    PgBouncer,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 3] = [Self::Postgres17, Self::Postgres15, Self::PgBouncer];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Postgres17 => "postgres 17",
+            Self::Postgres15 => "postgres 15",
+            Self::PgBouncer => "pgbouncer",
+        }
+    }
+
+    fn variable(self) -> &'static str {
+        match self {
+            Self::Postgres17 => "CHECKPOINT_TEST_POSTGRES_URL",
+            Self::Postgres15 => "CHECKPOINT_TEST_POSTGRES_15_URL",
+            Self::PgBouncer => "CHECKPOINT_TEST_PGBOUNCER_URL",
+        }
+    }
+}
+
+/// A server that is there.
+#[derive(Debug, Clone)]
+pub(crate) struct Server {
+    kind: Kind,
+    /// What savers use.
+    url: String,
+    /// What tests use past the savers.
+    direct: String,
+}
+
+impl Server {
+    /// Finds a server, or says why there is none.
+    pub(crate) fn find(kind: Kind) -> Result<Self, Missing> {
+        let find = |kind: Kind| {
+            let missing = || Missing {
+                name: kind.name().into(),
+                reason: format!("{} is not set; cargo xtask test sets it", kind.variable()),
+            };
+            std::env::var(kind.variable()).map_err(|_| missing())
+        };
+        let url = find(kind)?;
+        let direct = if kind == Kind::PgBouncer { find(Kind::Postgres17)? } else { url.clone() };
+        Ok(Self { kind, url, direct })
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+/// One test that works with a server.
+pub(crate) type Test = (&'static str, fn(&Server));
+
+/// Makes a test binary of tests that need PostgreSQL 17; without it they are shown as ignored.
+pub(crate) fn run(tests: &[Test]) -> ExitCode {
+    let server = Server::find(Kind::Postgres17);
+    let required = required();
+    let trial = |(name, test): &Test| {
+        let (test, server) = (*test, server.clone());
+        Trial::ignorable_test(*name, move || match server {
+            Ok(server) => {
+                test(&server);
+                Ok(Completion::Completed)
+            }
+            Err(missing) if required => Err(missing.reason.into()),
+            Err(missing) => Ok(Completion::ignored_with(missing.reason)),
+        })
+        .with_kind(Kind::Postgres17.name())
+    };
+    libtest_mimic::run(&Arguments::from_args(), tests.iter().map(trial).collect()).exit_code()
+}
+
+/// Whether a missing server is a failure.
+pub(crate) fn required() -> bool {
+    std::env::var("CHECKPOINT_TEST_REQUIRE").is_ok_and(|list| list.split(',').any(|name| name == "postgres"))
+}
+
+/// A name that nobody else has.
+pub(crate) fn unique_name() -> String {
+    format!("checkpoint_test_{}", checkpoint_core::id::uuid6(0).replace('-', ""))
+}
+
+/// Connects past the saver.
+pub(crate) async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+pub(crate) fn in_runtime<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// What a test made on a server, which goes with this handle.
+#[derive(Debug)]
+struct Scratch {
+    url: String,
+    drop: String,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let (url, drop) = (self.url.clone(), self.drop.clone());
+        // Tests drop inside of a runtime, where another one cannot be started.
+        let dropping =
+            std::thread::spawn(move || in_runtime(async { connect(&url).await?.batch_execute(&drop).await }));
+        if !matches!(dropping.join(), Ok(Ok(()))) {
+            eprintln!("not cleaned up: {}", self.drop);
+        }
+    }
+}
+
+/// The same server, another database.
+fn in_database(server: &str, name: &str) -> String {
+    let (address, parameters) =
+        server.split_once('?').map_or((server, ""), |(address, rest)| (address, rest));
+    let authority = address.find("//").map_or(0, |at| at + 2);
+    let end = address[authority..].find('/').map_or(address.len(), |at| authority + at);
+    let separator = if parameters.is_empty() { "" } else { "?" };
+    format!("{}/{name}{separator}{parameters}", &address[..end])
+}
+
+/// An empty database.
+#[derive(Debug)]
+pub(crate) struct Database {
+    url: String,
+    _scratch: Scratch,
+}
+
+impl Database {
+    pub(crate) async fn create(server: &str) -> Self {
+        let name = unique_name();
+        connect(server).await.unwrap().batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
+        let scratch = Scratch { url: server.into(), drop: format!("DROP DATABASE {name} WITH (FORCE)") };
+        Self { url: in_database(server, &name), _scratch: scratch }
+    }
+
+    /// One with our tables.
+    pub(crate) async fn set_up(server: &str) -> Self {
+        let database = Self::create(server).await;
+        database.builder().build().unwrap().setup().await.unwrap();
+        database
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn builder(&self) -> PostgresSaverBuilder {
+        PostgresSaver::builder(&self.url)
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        connect(&self.url).await.unwrap()
+    }
+}
+
+/// Rows as text, their columns after one another; bytes in hex.
+pub(crate) async fn rows(client: &Client, query: &str) -> Vec<Vec<Option<String>>> {
+    let statement = client.prepare(query).await.unwrap();
+    let columns: Vec<_> = (1..=statement.columns().len()).map(|at| format!("c{at}::text")).collect();
+    let names: Vec<_> = (1..=columns.len()).map(|at| format!("c{at}")).collect();
+    let query = format!("SELECT {} FROM ({query}) AS t({})", columns.join(", "), names.join(", "));
+    let rows = client.query(&query, &[]).await.unwrap();
+    rows.iter().map(|row| (0..row.len()).map(|at| row.get(at)).collect()).collect()
+}
+
+/// One number.
+pub(crate) async fn count(client: &Client, query: &str) -> i64 {
+    client.query_one(query, &[]).await.unwrap().get(0)
+}
+
+/// Everything in the tables, as the server holds it once it is decompressed.
+pub(crate) async fn dump(client: &Client, schema: &str) -> Result<Vec<u8>, tokio_postgres::Error> {
+    let mut all = Vec::new();
+    for table in ["checkpoints", "checkpoint_blobs", "checkpoint_writes"] {
+        for row in client.query(&format!("SELECT t::text FROM {schema}.{table} AS t"), &[]).await? {
+            all.extend(row.get::<_, String>(0).into_bytes());
+        }
+    }
+    // The text above has bytes in hex.
+    for table in ["checkpoint_blobs", "checkpoint_writes"] {
+        let query = format!("SELECT blob FROM {schema}.{table} WHERE blob IS NOT NULL");
+        for row in client.query(&query, &[]).await? {
+            all.extend(row.get::<_, Vec<u8>>(0));
+        }
+    }
+    Ok(all)
+}
+
+/// The suite's target: a schema of its own.
+#[derive(Debug)]
+pub(crate) struct Postgres {
+    name: &'static str,
+    server: Server,
+    schema: String,
+    _scratch: Scratch,
+}
+
+fn broken(source: tokio_postgres::Error) -> Error {
+    Error::new(ErrorKind::Backend, "the test cannot reach its database").with_source(source)
+}
+
+impl Postgres {
+    pub(crate) async fn new(server: Server) -> Result<Self> {
+        let schema = unique_name();
+        let client = connect(&server.direct).await.map_err(broken)?;
+        client.batch_execute(&format!("CREATE SCHEMA {schema}")).await.map_err(broken)?;
+        let drop = format!("SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE");
+        let scratch = Scratch { url: server.direct.clone(), drop };
+        Ok(Self { name: server.kind.name(), server, schema, _scratch: scratch })
+    }
+
+    async fn client(&self) -> Result<Client> {
+        connect(&self.server.direct).await.map_err(broken)
+    }
+}
+
+#[async_trait]
+impl Target for Postgres {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn open(&self, options: OpenOptions) -> Result<Saver> {
+        let mut builder = PostgresSaver::builder(self.server.url())
+            .schema(self.schema.as_str())
+            .pgbouncer(self.server.kind == Kind::PgBouncer);
+        if let Some(cipher) = options.cipher {
+            builder = builder.cipher(cipher);
+        }
+        Ok(Arc::new(builder.build()?))
+    }
+
+    fn offers(&self, _facility: Facility) -> bool {
+        true
+    }
+
+    async fn fresh(&self) -> Result<Arc<dyn Target>> {
+        Ok(Arc::new(Self::new(self.server.clone()).await?))
+    }
+
+    async fn raw(&self) -> Result<Vec<u8>> {
+        dump(&self.client().await?, &self.schema).await.map_err(broken)
+    }
+
+    async fn move_rows(&self, from_thread_id: &str, to_thread_id: &str) -> Result<()> {
+        let client = self.client().await?;
+        for table in ["checkpoints", "checkpoint_blobs", "checkpoint_writes"] {
+            let statement = format!("UPDATE {}.{table} SET thread_id = $2 WHERE thread_id = $1", self.schema);
+            client.execute(&statement, &[&from_thread_id, &to_thread_id]).await.map_err(broken)?;
+        }
+        Ok(())
+    }
+
+    async fn corrupt(&self, thread_id: &str) -> Result<()> {
+        // The server takes nothing but JSON, so that half of a checkpoint is a text to it.
+        let statement = format!(
+            "UPDATE {}.checkpoints SET checkpoint = to_jsonb(left(checkpoint::text, length(checkpoint::text) / 2)) \
+             WHERE thread_id = $1",
+            self.schema
+        );
+        self.client().await?.execute(&statement, &[&thread_id]).await.map_err(broken)?;
+        Ok(())
+    }
+}
