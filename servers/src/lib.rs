@@ -97,7 +97,8 @@ servers! {
         variable: "CHECKPOINT_TEST_POSTGRES_15_URL",
         official: Some("pgvector/pgvector:pg15"),
         suite: "bookworm",
-        packages: &["postgresql-15", "postgresql-15-pgvector"],
+        // This release has no pgvector.
+        packages: &["postgresql-15"],
         script: include_str!("../scripts/postgres.sh"),
         variables: &[("SERVER_LOCALE", "--locale=C.UTF-8 --locale-provider=icu --icu-locale=en-US")],
         probe: POSTGRES_PROBE,
