@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use checkpoint_core::cipher::{self, Place};
 use checkpoint_core::delta::is_snapshot;
 use checkpoint_core::serde::json;
@@ -14,6 +16,8 @@ use indexmap::IndexMap;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::row::Opener;
+
 /// Longer texts get a row of their own: the server's JSON holds 256 MiB of text in all.
 const LONGEST_INLINE: usize = 128 << 20;
 
@@ -22,6 +26,10 @@ const WHOLE_FROM: f64 = 1e16;
 
 /// The metadata key that Python's saver for Postgres leaves out.
 const LEFT_OUT: &str = "writes";
+
+/// With a cipher, the field of the document that holds all fields that LangGraph does not have, sealed: type tag and
+/// base64.
+pub(crate) const SEALED_FIELDS: &str = "$sealed_fields";
 
 /// A row of `checkpoint_blobs` without its thread and namespace.
 #[derive(Debug)]
@@ -135,7 +143,7 @@ pub(crate) fn split(
         channel_versions: check_versions(&checkpoint.channel_versions)?,
         versions_seen: &checkpoint.versions_seen,
         updated_channels: checkpoint.updated_channels.as_deref(),
-        extra: extra(checkpoint)?,
+        extra: extra(config, checkpoint, cipher)?,
     };
     checkpoint.versions_seen.values().try_for_each(|seen| check_versions(seen).map(|_| ()))?;
     let document = serde_json::to_string(&document)
@@ -227,20 +235,78 @@ fn check_nul(json: &str) -> Result<()> {
     Ok(())
 }
 
-fn extra(checkpoint: &Checkpoint) -> Result<BTreeMap<&str, Box<RawValue>>> {
+fn extra<'a>(
+    config: &CheckpointConfig,
+    checkpoint: &'a Checkpoint,
+    cipher: Option<&Cipher>,
+) -> Result<BTreeMap<&'a str, Box<RawValue>>> {
     let mut extra = BTreeMap::new();
+    let mut sealed = Vec::new();
     for (key, value) in &checkpoint.extra {
         let own =
             matches!(&**key, "v" | "ts" | "id" | "channel_values" | "channel_versions" | "versions_seen");
         if own || (&**key == "updated_channels" && checkpoint.updated_channels.is_some()) {
             continue;
         }
-        let json = to_json(&value.to_value()?).map_err(|error| error.with("field", key))?;
-        let raw = RawValue::from_string(json)
-            .map_err(|source| Error::codec("the field cannot be written as JSON").with_source(source))?;
-        extra.insert(&**key, raw);
+        let value = value.to_value()?;
+        if cipher.is_some() && !value.is_nil() {
+            sealed.push((Value::from(&**key), value));
+            continue;
+        }
+        extra.insert(&**key, raw(to_json(&value).map_err(|error| error.with("field", key))?)?);
+    }
+    if !sealed.is_empty() {
+        let place = Place::Checkpoint {
+            thread_id: config.thread_id(),
+            checkpoint_ns: config.checkpoint_ns(),
+            checkpoint_id: &checkpoint.id,
+        };
+        let fields = TypedBytes::msgpack(Value::Map(sealed).to_msgpack()?);
+        extra.insert(SEALED_FIELDS, raw(sealed_fields_json(&cipher::seal(cipher, fields, &place)?))?);
     }
     Ok(extra)
+}
+
+fn raw(json: String) -> Result<Box<RawValue>> {
+    RawValue::from_string(json)
+        .map_err(|source| Error::codec("the field cannot be written as JSON").with_source(source))
+}
+
+/// What stands under [`SEALED_FIELDS`].
+pub(crate) fn sealed_fields_json(typed: &TypedBytes) -> String {
+    // Neither a tag nor base64 has anything to escape.
+    format!("[\"{}\", \"{}\"]", typed.tag, STANDARD.encode(&typed.data))
+}
+
+/// Reads what stands under [`SEALED_FIELDS`].
+pub(crate) fn sealed_fields(json: &str) -> Result<TypedBytes> {
+    let (tag, data): (String, String) = from_json(json.as_bytes())?;
+    let data = STANDARD.decode(data).map_err(|source| {
+        Error::codec("the sealed fields of the checkpoint are damaged").with_source(source.to_string())
+    })?;
+    Ok(TypedBytes::new(tag, data))
+}
+
+/// Opens the fields that LangGraph does not have, where they are sealed.
+pub(crate) fn open_fields(
+    checkpoint: &mut Checkpoint,
+    (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
+    opener: Opener<'_>,
+) -> Result<()> {
+    let Some(sealed) = checkpoint.extra.get(SEALED_FIELDS) else { return Ok(()) };
+    let typed = sealed_fields(&to_json(&sealed.to_value()?)?)?;
+    let place = Place::Checkpoint { thread_id, checkpoint_ns, checkpoint_id };
+    let fields = match opener.open(typed, &place)? {
+        // Kept as it is.
+        ChannelValue::Blob(blob) if blob.is_sealed() => return Ok(()),
+        fields => fields.to_value()?,
+    };
+    let fields = CheckpointMetadata::from_entries(fields.as_map().unwrap_or_default())?;
+    checkpoint.extra.shift_remove(SEALED_FIELDS);
+    for (key, value) in fields.iter() {
+        checkpoint.extra.insert(key.clone(), of_value(value)?);
+    }
+    Ok(())
 }
 
 /// JSON that the server takes.

@@ -49,14 +49,15 @@ struct Found {
 type Send = (Str, Str, i32, TypedBytes);
 
 impl Found {
-    fn read(row: &Row) -> Result<Self> {
+    fn read(row: &Row, opener: Opener<'_>) -> Result<Self> {
         let thread_id = row::text(row, column::THREAD_ID)?;
         let checkpoint_ns = row::text(row, column::CHECKPOINT_NS)?;
         let checkpoint_id = row::text(row, column::A)?;
         let read = || {
             let parent_checkpoint_id = row::optional_text(row, column::B)?;
             let document: Json<'_> = row::column(row, column::CHECKPOINT)?;
-            let checkpoint = document::decode(document.0.as_bytes())?;
+            let mut checkpoint = document::decode(document.0.as_bytes())?;
+            document::open_fields(&mut checkpoint, (&thread_id, &checkpoint_ns, &checkpoint_id), opener)?;
             Ok((parent_checkpoint_id, checkpoint, row::metadata(row, column::METADATA)?))
         };
         let (parent_checkpoint_id, checkpoint, metadata) =
@@ -153,7 +154,7 @@ fn tuples(rows: &[Row], opener: Opener<'_>) -> Result<ReadPage> {
     for row in rows {
         bytes += row.raw_size_bytes();
         match row::column::<i16>(row, column::KIND)? {
-            kind::CHECKPOINT => found.push(Found::read(row)?),
+            kind::CHECKPOINT => found.push(Found::read(row, opener)?),
             kind::BLOB => {
                 let typed = row::typed(row, column::TYPE, column::BLOB)?;
                 if typed.tag == "empty" {

@@ -2,6 +2,8 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::document::SEALED_FIELDS;
+
 /// The class of our advisory locks, so that they do not meet those of the application: `ckpt`.
 pub(crate) const LOCK_CLASS: i32 = i32::from_be_bytes(*b"ckpt");
 
@@ -14,7 +16,10 @@ const SENDS_INSIDE_FROM: i64 = 4;
 /// How many ancestors one statement walks over at most.
 pub(crate) const ANCESTORS: i64 = 1024;
 
-/// What rows of [`Statements::tuples`] hold: the value of their first column.
+/// Up to so many blobs are stored by a statement with a row for each, which is faster than one with arrays.
+const MOST_VALUES: usize = 4;
+
+/// What rows of [`tuples`] hold: the value of their first column.
 pub(crate) mod kind {
     pub(crate) const CHECKPOINT: i16 = 0;
     pub(crate) const BLOB: i16 = 1;
@@ -22,7 +27,7 @@ pub(crate) mod kind {
     pub(crate) const SEND: i16 = 3;
 }
 
-/// The columns of [`Statements::tuples`].
+/// The columns of [`tuples`].
 pub(crate) mod column {
     pub(crate) const KIND: usize = 0;
     pub(crate) const ROW: usize = 1;
@@ -86,7 +91,9 @@ pub(crate) struct Page {
 pub(crate) struct Statements {
     /// The schema, quoted and with its dot, or nothing.
     schema: String,
-    pub(crate) put: String,
+    /// For up to [`MOST_VALUES`] blobs.
+    put: Vec<String>,
+    put_many: String,
     pub(crate) upsert_writes: String,
     pub(crate) insert_writes: String,
     pub(crate) get: String,
@@ -106,6 +113,8 @@ pub(crate) struct Statements {
     pub(crate) copy: String,
     pub(crate) select_bound_blobs: String,
     pub(crate) select_bound_writes: String,
+    pub(crate) select_bound_fields: String,
+    pub(crate) set_fields: String,
     pub(crate) upsert_blobs: String,
     pub(crate) replace_write: String,
 }
@@ -115,14 +124,15 @@ impl Statements {
         let schema = schema.map_or_else(String::new, |schema| format!("{}.", quote(schema)));
         let s = &schema;
         Self {
-            put: put(s),
+            put: (0..=MOST_VALUES).map(|blobs| put(s, Some(blobs))).collect(),
+            put_many: put(s, None),
             upsert_writes: put_writes(
                 s,
                 "DO UPDATE SET channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob",
             ),
             insert_writes: put_writes(s, "DO NOTHING"),
-            get: tuples(s, &select_one(s, "AND checkpoint_id = $3")),
-            get_latest: tuples(s, &select_one(s, "ORDER BY checkpoint_id DESC LIMIT 1")),
+            get: tuples(s, &select_one(s, "AND checkpoint_id = $3"), ""),
+            get_latest: tuples(s, &select_one(s, "ORDER BY checkpoint_id DESC LIMIT 1"), ""),
             delete_thread: delete_thread(s),
             list_threads: list_threads(s),
             parent: parent(s, "AND checkpoint_id = $3"),
@@ -140,10 +150,23 @@ impl Statements {
             copy: copy(s),
             select_bound_blobs: select_bound_blobs(s),
             select_bound_writes: select_bound_writes(s),
+            select_bound_fields: format!(
+                "SELECT checkpoint_ns, checkpoint_id, checkpoint->'{SEALED_FIELDS}' FROM {s}checkpoints \
+                 WHERE thread_id = $1 AND right(checkpoint->'{SEALED_FIELDS}'->>0, length($2)) = $2"
+            ),
+            set_fields: format!(
+                "UPDATE {s}checkpoints SET checkpoint = jsonb_set(checkpoint, '{{{SEALED_FIELDS}}}', $4) \
+                 WHERE thread_id = $1 AND checkpoint_ns = $2 AND checkpoint_id = $3"
+            ),
             upsert_blobs: upsert_blobs(s),
             replace_write: replace_write(s),
             schema,
         }
+    }
+
+    /// Stores a checkpoint with so many blobs, and whether their parameters are arrays.
+    pub(crate) fn put(&self, blobs: usize) -> (&str, bool) {
+        self.put.get(blobs).map_or((&self.put_many, true), |sql| (sql, false))
     }
 
     /// One page of a listing. Parameters: the conditions' values in the order of [`Page`], then how many rows.
@@ -196,7 +219,7 @@ impl Statements {
                  AND c.checkpoint_ns = k.checkpoint_ns AND c.checkpoint_id = k.checkpoint_id OFFSET 0) c"
             )
         };
-        tuples(s, &select)
+        tuples(s, &select, "DISTINCT")
     }
 }
 
@@ -205,17 +228,37 @@ pub(crate) fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Checkpoint, blobs and nothing else change, in one statement. `$1`, `$2` are the lock, `$3` to `$5` the key, then
-/// parent, document, metadata, and the blobs' channels, versions, types and bytes.
-fn put(s: &str) -> String {
+/// Stores a checkpoint and its blobs in one statement. `$1`, `$2` are the lock, `$3` to `$5` the key, then parent,
+/// document and metadata, then the blobs: channel, version, type and bytes of each, or, for many, arrays of them.
+///
+/// The server inserts the blobs after the checkpoint, since nothing reads from them: they are under the lock, too.
+fn put(s: &str, blobs: Option<usize>) -> String {
+    let values = match blobs {
+        Some(0) => None,
+        Some(count) => {
+            Some((0..count).map(|at| 4 * at + 9).fold(String::from("VALUES "), |mut values, first| {
+                let comma = if first > 9 { ", " } else { "" };
+                let row =
+                    format!("{comma}($3, $4, ${first}, ${}, ${}, ${})", first + 1, first + 2, first + 3);
+                values.push_str(&row);
+                values
+            }))
+        }
+        None => Some(
+            "SELECT $3, $4, b.* FROM unnest($9::text[], $10::text[], $11::text[], $12::bytea[]) AS b"
+                .to_owned(),
+        ),
+    };
+    let blobs = values.map_or_else(String::new, |values| {
+        format!(
+            "WITH blobs AS (INSERT INTO {s}checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob) \
+             {values} ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING) "
+        )
+    });
     format!(
-        "WITH lock AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared($1, $2)), \
-         blobs AS (INSERT INTO {s}checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob) \
-         SELECT $3, $4, b.* FROM lock, unnest($9::text[], $10::text[], $11::text[], $12::bytea[]) AS b \
-         ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING) \
-         INSERT INTO {s}checkpoints \
+        "{blobs}INSERT INTO {s}checkpoints \
          (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata) \
-         SELECT $3, $4, $5, $6, $7, $8 FROM lock \
+         SELECT $3, $4, $5, $6, $7, $8 FROM (SELECT pg_advisory_xact_lock_shared($1, $2) OFFSET 0) lock \
          ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) \
          DO UPDATE SET checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata"
     )
@@ -225,10 +268,10 @@ fn put(s: &str) -> String {
 /// bytes.
 fn put_writes(s: &str, on_conflict: &str) -> String {
     format!(
-        "WITH lock AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared($1, $2)) \
-         INSERT INTO {s}checkpoint_writes \
+        "INSERT INTO {s}checkpoint_writes \
          (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob) \
-         SELECT $3, $4, $5, $6, $7, w.* FROM lock, unnest($8::int4[], $9::text[], $10::text[], $11::bytea[]) AS w \
+         SELECT $3, $4, $5, $6, $7, w.* FROM (SELECT pg_advisory_xact_lock_shared($1, $2) OFFSET 0) lock \
+         CROSS JOIN unnest($8::int4[], $9::text[], $10::text[], $11::bytea[]) AS w \
          ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) {on_conflict}"
     )
 }
@@ -243,7 +286,7 @@ fn select_one(s: &str, which: &str) -> String {
 /// Reads whole tuples: the rows that `page` selects, every blob that they name (once), their writes, and the sends that
 /// old ones have on their parents. Each is looked up by its whole key: `OFFSET 0` keeps the planner from making a join
 /// over all rows of a thread of it.
-fn tuples(s: &str, page: &str) -> String {
+fn tuples(s: &str, page: &str, distinct: &str) -> String {
     format!(
         "WITH page AS MATERIALIZED (SELECT row_number() OVER ()::int4 AS row, p.* FROM ({page}) p) \
          SELECT {checkpoint}::int2 AS kind, row, thread_id, checkpoint_ns, checkpoint_id AS a, \
@@ -251,7 +294,7 @@ fn tuples(s: &str, page: &str) -> String {
          checkpoint, metadata FROM page \
          UNION ALL \
          SELECT {blob}::int2, NULL, v.thread_id, v.checkpoint_ns, v.key, v.value, NULL, NULL, b.type, b.blob, NULL, NULL \
-         FROM (SELECT DISTINCT p.thread_id, p.checkpoint_ns, v.key, v.value FROM page p \
+         FROM (SELECT {distinct} p.thread_id, p.checkpoint_ns, v.key, v.value FROM page p \
          CROSS JOIN LATERAL jsonb_each_text({versions}) v) v \
          CROSS JOIN LATERAL (SELECT type, blob FROM {s}checkpoint_blobs b WHERE b.thread_id = v.thread_id \
          AND b.checkpoint_ns = v.checkpoint_ns AND b.channel = v.key AND b.version = v.value OFFSET 0) b \
@@ -328,7 +371,7 @@ fn history(s: &str) -> String {
          UNION ALL \
          SELECT w.depth + 1, c.checkpoint_id, c.parent_checkpoint_id, c.checkpoint, w.open, \
          ARRAY(SELECT channel FROM unnest(w.open) AS channel \
-         WHERE coalesce(jsonb_typeof(c.checkpoint->'channel_values'->channel), 'null') = 'null' \
+         WHERE NOT coalesce(c.checkpoint->'channel_values' ? channel, false) \
          AND NOT EXISTS (SELECT FROM {s}checkpoint_blobs b WHERE b.thread_id = $1 AND b.checkpoint_ns = $2 \
          AND b.channel = channel.channel AND b.version = c.checkpoint->'channel_versions'->>channel.channel \
          AND b.type <> 'empty')) \

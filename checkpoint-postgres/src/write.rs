@@ -80,25 +80,41 @@ impl CheckpointRows {
     pub(crate) async fn store(&self, shared: &Shared, connection: &Connection) -> Result<()> {
         let blobs = &self.split.blobs;
         let lock = Lock::of(&self.thread_id);
+        let key = lock.key();
+        let (thread_id, checkpoint_ns, checkpoint_id) =
+            (&*self.thread_id, &*self.checkpoint_ns, &*self.checkpoint_id);
+        let parent = self.parent_checkpoint_id.as_deref();
+        let (document, metadata) = (Json(&self.split.document), Json(&self.metadata));
         let channels: Vec<&str> = blobs.iter().map(|blob| &*blob.channel).collect();
         let versions: Vec<&str> = blobs.iter().map(|blob| &*blob.version).collect();
         let types: Vec<&str> = blobs.iter().map(|blob| &*blob.typed.tag).collect();
         let data: Vec<Blob<'_>> = blobs.iter().map(|blob| Blob(&blob.typed.data)).collect();
-        let params: [Param<'_>; 12] = [
+        let mut params: Vec<Param<'_>> = vec![
             (&sql::LOCK_CLASS, Type::INT4),
-            (&lock.key(), Type::INT4),
-            (&&*self.thread_id, Type::TEXT),
-            (&&*self.checkpoint_ns, Type::TEXT),
-            (&&*self.checkpoint_id, Type::TEXT),
-            (&self.parent_checkpoint_id.as_deref(), Type::TEXT),
-            (&Json(&self.split.document), Type::JSONB),
-            (&Json(&self.metadata), Type::JSONB),
-            (&channels, Type::TEXT_ARRAY),
-            (&versions, Type::TEXT_ARRAY),
-            (&types, Type::TEXT_ARRAY),
-            (&data, Type::BYTEA_ARRAY),
+            (&key, Type::INT4),
+            (&thread_id, Type::TEXT),
+            (&checkpoint_ns, Type::TEXT),
+            (&checkpoint_id, Type::TEXT),
+            (&parent, Type::TEXT),
+            (&document, Type::JSONB),
+            (&metadata, Type::JSONB),
         ];
-        connection.execute(&shared.sql.put, &params).await.map(|_| ())
+        let (sql, arrays) = shared.sql.put(blobs.len());
+        if arrays {
+            params.push((&channels, Type::TEXT_ARRAY));
+            params.push((&versions, Type::TEXT_ARRAY));
+            params.push((&types, Type::TEXT_ARRAY));
+            params.push((&data, Type::BYTEA_ARRAY));
+        } else {
+            for (((channel, version), of_type), data) in channels.iter().zip(&versions).zip(&types).zip(&data)
+            {
+                params.push((channel, Type::TEXT));
+                params.push((version, Type::TEXT));
+                params.push((of_type, Type::TEXT));
+                params.push((data, Type::BYTEA));
+            }
+        }
+        connection.execute(sql, &params).await.map(|_| ())
     }
 }
 
@@ -295,6 +311,7 @@ pub(crate) async fn copy_thread(
     transaction.execute(&shared.sql.copy, &params).await?;
     reseal_blobs(shared, &transaction, source, target).await?;
     reseal_writes(shared, &transaction, source, target).await?;
+    reseal_fields(shared, &transaction, source, target).await?;
     transaction.commit().await
 }
 
@@ -397,6 +414,27 @@ async fn reseal_writes(
             after = Some((ns.into(), id.into(), task.into(), idx));
         }
     }
+}
+
+async fn reseal_fields(
+    shared: &Shared,
+    transaction: &Transaction<'_>,
+    source: &str,
+    target: &str,
+) -> Result<()> {
+    let params: [Param<'_>; 2] = [(&source, Type::TEXT), (&BOUND_SUFFIX, Type::TEXT)];
+    for row in &transaction.query(&shared.sql.select_bound_fields, &params).await? {
+        let (ns, id): (&str, &str) = (row::column(row, 0)?, row::column(row, 1)?);
+        let place = |thread_id| Place::Checkpoint { thread_id, checkpoint_ns: ns, checkpoint_id: id };
+        let moved = document::sealed_fields(row::column::<Json<'_>>(row, 2)?.0)
+            .and_then(|typed| reseal(shared, typed, &place(source), &place(target)))
+            .map_err(|error| at_row(error, source, ns, id))?;
+        let moved = document::sealed_fields_json(&moved);
+        let params: [Param<'_>; 4] =
+            [(&target, Type::TEXT), (&ns, Type::TEXT), (&id, Type::TEXT), (&Json(&moved), Type::JSONB)];
+        transaction.execute(&shared.sql.set_fields, &params).await?;
+    }
+    Ok(())
 }
 
 fn reseal(shared: &Shared, typed: TypedBytes, from: &Place<'_>, to: &Place<'_>) -> Result<TypedBytes> {

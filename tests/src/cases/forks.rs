@@ -53,8 +53,10 @@ async fn put_twice_the_same_is_one(ctx: Ctx) -> Done {
 async fn branches_from_one_parent(ctx: Ctx) -> Done {
     let root = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
     let mut branches = Vec::new();
-    for text in ["left", "right"] {
-        branches.push((put(ctx.saver(), &root, &checkpoint(&[("side", text.into())])).await?, text));
+    // Two writers never make the same version: it has a random part.
+    for (version, text) in [(1, "left"), (2, "right")] {
+        let made = at_version(version, &[("side", text.into())]);
+        branches.push((put(ctx.saver(), &root, &made).await?, text));
     }
     for (config, text) in &branches {
         let tuple = read(ctx.saver(), config).await?;

@@ -86,10 +86,11 @@ async fn values_that_are_no_values(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let good =
         put(ctx.saver(), &CheckpointConfig::new(thread_id.clone()), &checkpoint(&[("a", 1.into())])).await?;
-    for (name, blob) in blobs {
+    for (version, (name, blob)) in (2..).zip(blobs) {
         let value = ChannelValue::Blob(blob);
+        let made = at_version(version, &[("a", value.clone()), ("b", 1.into())]);
         // A backend that keeps blobs apart may store what it never looks into; then it gives back the same.
-        match put(ctx.saver(), &good, &checkpoint(&[("a", value.clone()), ("b", 1.into())])).await {
+        match put(ctx.saver(), &good, &made).await {
             Ok(stored) => {
                 let tuple = read(ctx.saver(), &stored).await?;
                 ensure_eq!(crate::fixture::value(&tuple, "a")?, value, "{name}");
