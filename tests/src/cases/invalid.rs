@@ -6,7 +6,9 @@ use checkpoint_core::{
 };
 
 use crate::case::{Ctx, Need};
-use crate::fixture::{Done, chain, checkpoint, expect_kind, ids, newest_first, put, put_with, read, write};
+use crate::fixture::{
+    Done, at_version, chain, checkpoint, expect_kind, ids, newest_first, put, put_with, read, write,
+};
 use crate::target::Facility;
 
 cases!("invalid";
