@@ -209,12 +209,11 @@ fn describe_client(error: &tokio_postgres::Error) -> Row {
 fn describe_tls(error: &rustls::Error) -> Row {
     use CertificateError::{
         Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet, NotValidYetContext,
-        UnknownIssuer,
+        Other, UnknownIssuer,
     };
+    const UNSIGNED: &str = "the server's certificate is not signed by one that sslrootcert names";
     let message = match error {
-        rustls::Error::InvalidCertificate(UnknownIssuer) => {
-            "the server's certificate is not signed by one that sslrootcert names"
-        }
+        rustls::Error::InvalidCertificate(UnknownIssuer) => UNSIGNED,
         rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }) => {
             "the server's certificate is for another name (its subjectAltName counts); \
              connect by that name, or set sslmode=verify-ca"
@@ -222,6 +221,14 @@ fn describe_tls(error: &rustls::Error) -> Row {
         rustls::Error::InvalidCertificate(
             Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. },
         ) => "the server's certificate is expired or not valid yet; look at the clocks too",
+        rustls::Error::InvalidCertificate(Other(other)) => match format!("{other:?}") {
+            fault if fault.contains("UnsupportedCertVersion") => {
+                "the server's certificate is of X.509 version 1; make one of version 3, with a subjectAltName"
+            }
+            // It signed itself, and is not the one that was named.
+            fault if fault.contains("CaUsedAsEndEntity") => UNSIGNED,
+            _ => "the server's certificate cannot be accepted",
+        },
         rustls::Error::InvalidCertificate(_) => "the server's certificate cannot be accepted",
         rustls::Error::AlertReceived(_) => {
             "the server refused the TLS handshake; check sslcert and sslkey, and that it speaks TLS 1.2 or 1.3"
@@ -289,3 +296,200 @@ impl fmt::Debug for ServerError {
 }
 
 impl StdError for ServerError {}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio_postgres::{Config, NoTls};
+
+    use super::*;
+
+    /// What the driver makes of the fields that a server sends.
+    async fn said(fields: &[(u8, &str)]) -> tokio_postgres::Error {
+        let mut body = Vec::new();
+        for (field, text) in fields {
+            body.push(*field);
+            body.extend_from_slice(text.as_bytes());
+            body.push(0);
+        }
+        body.push(0);
+        let mut packet = vec![b'E'];
+        packet.extend_from_slice(&u32::try_from(body.len() + 4).unwrap().to_be_bytes());
+        packet.extend_from_slice(&body);
+        let (client, mut server) = tokio::io::duplex(1 << 16);
+        server.write_all(&packet).await.unwrap();
+        let mut config = Config::new();
+        config.user("somebody").ssl_mode(tokio_postgres::config::SslMode::Disable);
+        match config.connect_raw(client, NoTls).await {
+            Ok(_) => panic!("an error lets nobody in"),
+            Err(error) => error,
+        }
+    }
+
+    async fn said_shortly(severity: &str, code: &str, message: &str) -> tokio_postgres::Error {
+        said(&[(b'S', severity), (b'V', severity), (b'C', code), (b'M', message)]).await
+    }
+
+    #[tokio::test]
+    async fn every_code_has_its_kind() {
+        use ErrorKind::{
+            Backend, Conflict, InvalidArgument, InvalidConfig, Schema, Timeout, Unavailable, Unsupported,
+        };
+        let table = [
+            ("FATAL", "28P01", "password authentication failed for user", InvalidConfig, false),
+            ("FATAL", "28000", "no pg_hba.conf entry for host", InvalidConfig, false),
+            ("FATAL", "3D000", "database does not exist", InvalidConfig, false),
+            ("FATAL", "57P04", "database was dropped", InvalidConfig, false),
+            ("ERROR", "42501", "permission denied for table checkpoints", InvalidConfig, false),
+            ("FATAL", "08P01", "unsupported startup parameter: options", InvalidConfig, false),
+            ("ERROR", "42P05", "prepared statement already exists", InvalidConfig, false),
+            ("ERROR", "3F000", "schema does not exist", Schema, false),
+            ("ERROR", "42P01", "relation does not exist", Schema, false),
+            ("ERROR", "42703", "column does not exist", Schema, false),
+            ("ERROR", "25006", "cannot execute INSERT in a read-only transaction", Unsupported, false),
+            ("ERROR", "0A000", "not implemented", Unsupported, false),
+            ("FATAL", "08P01", "query_wait_timeout", Unavailable, true),
+            ("FATAL", "08006", "connection failure", Unavailable, true),
+            ("ERROR", "08000", "connection exception", Unavailable, true),
+            ("FATAL", "57P01", "terminating connection", Unavailable, true),
+            ("FATAL", "57P02", "terminating connection because of crash", Unavailable, true),
+            ("FATAL", "57P03", "the database system is starting up", Unavailable, true),
+            ("FATAL", "57P05", "idle-session timeout", Unavailable, true),
+            ("FATAL", "25P03", "idle-in-transaction timeout", Unavailable, true),
+            ("FATAL", "53300", "too many connections", Unavailable, true),
+            ("ERROR", "40003", "statement completion unknown", Unavailable, true),
+            ("ERROR", "57014", "canceling statement due to statement timeout", Timeout, false),
+            ("FATAL", "25P04", "transaction timeout", Timeout, false),
+            ("ERROR", "55P03", "canceling statement due to lock timeout", Timeout, true),
+            ("ERROR", "40001", "could not serialize access", Conflict, true),
+            ("ERROR", "40P01", "deadlock detected", Conflict, true),
+            ("ERROR", "23505", "duplicate key value violates unique constraint", Conflict, true),
+            ("ERROR", "42P06", "schema already exists", Conflict, true),
+            ("ERROR", "42P07", "relation already exists", Conflict, true),
+            ("ERROR", "42701", "column already exists", Conflict, true),
+            ("ERROR", "42710", "object already exists", Conflict, true),
+            ("ERROR", "XX000", "tuple concurrently updated", Conflict, true),
+            ("ERROR", "26000", "prepared statement does not exist", Conflict, true),
+            ("ERROR", "0A000", "cached plan must not change result type", Conflict, true),
+            ("ERROR", "54000", "index row size 2712 exceeds maximum", InvalidArgument, false),
+            ("ERROR", "54001", "stack depth limit exceeded", InvalidArgument, false),
+            ("ERROR", "XX000", "invalid memory alloc request size 1073741824", InvalidArgument, false),
+            ("ERROR", "22021", "invalid byte sequence for encoding", InvalidArgument, false),
+            ("ERROR", "22P05", "unsupported Unicode escape sequence", InvalidArgument, false),
+            ("ERROR", "22P02", "invalid input syntax for type json", InvalidArgument, false),
+            ("ERROR", "22023", "invalid parameter value", InvalidArgument, false),
+            ("ERROR", "08P01", "bind message supplies 1 parameters", Backend, false),
+            ("ERROR", "53100", "could not extend file", Backend, false),
+            ("ERROR", "53200", "out of memory", Backend, false),
+            ("ERROR", "XX001", "invalid page", Backend, false),
+            ("ERROR", "XX000", "something else", Backend, false),
+            ("ERROR", "42601", "syntax error", Backend, false),
+            ("ERROR", "é", "no code at all", Backend, false),
+        ];
+        for (severity, code, message, kind, retryable) in table {
+            let error = convert(said_shortly(severity, code, message).await);
+            assert_eq!((error.kind(), error.is_retryable()), (kind, retryable), "{code} {message}");
+            let source = error.source().map(ToString::to_string);
+            assert!(
+                source.is_some_and(|source| source.contains(code)),
+                "the server's words are kept: {code}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn no_value_is_shown() {
+        let secret = "4711-visible";
+        let quoted = format!("invalid input syntax for type integer: \"{secret}\"");
+        let raised = format!("quota of {secret}");
+        for (code, message, kept) in [
+            ("22P02", quoted.as_str(), "invalid input syntax for type integer"),
+            ("P0001", raised.as_str(), "quota of"),
+            ("23505", "duplicate key value violates unique constraint \"x_pkey\"", "x_pkey"),
+        ] {
+            let fields = [
+                (b'S', "ERROR"),
+                (b'C', code),
+                (b'M', message),
+                (b'D', secret),
+                (b'H', secret),
+                (b'W', secret),
+            ];
+            let error = convert(said(&fields).await);
+            let shown = format!("{error} {error:?} {:?} {}", error.source(), error.source().unwrap());
+            assert!(!shown.contains(secret), "{shown}");
+            assert!(shown.contains(kept), "{shown}");
+        }
+    }
+
+    #[tokio::test]
+    async fn stale_statements_are_told_from_missing_features() {
+        assert!(is_stale_statement(&said_shortly("ERROR", "26000", "gone").await));
+        assert!(!is_stale_statement(&said_shortly("ERROR", "0A000", "not implemented").await));
+        assert!(!is_stale_statement(&said_shortly("ERROR", "42P01", "cached plan").await));
+        // A server that speaks German.
+        let plan = "gecachter Plan darf den Ergebnistyp nicht ändern";
+        let fields = [(b'S', "FEHLER"), (b'C', "0A000"), (b'M', plan), (b'R', "RevalidateCachedQuery")];
+        assert!(is_stale_statement(&said(&fields).await));
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_ends_is_unavailable() {
+        let (client, server) = tokio::io::duplex(64);
+        drop(server);
+        let mut config = Config::new();
+        config.user("somebody").ssl_mode(tokio_postgres::config::SslMode::Disable);
+        let Err(error) = config.connect_raw(client, NoTls).await else { panic!("nobody is there") };
+        let error = convert(error);
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn the_pool_has_words_of_its_own() {
+        let table = [
+            (PoolError::Timeout(TimeoutType::Wait), ErrorKind::Timeout, true, "max_connections"),
+            (PoolError::Timeout(TimeoutType::Create), ErrorKind::Unavailable, true, "connect_timeout"),
+            (PoolError::Timeout(TimeoutType::Recycle), ErrorKind::Unavailable, true, "lost"),
+            (PoolError::Closed, ErrorKind::Unavailable, false, "closed"),
+            (PoolError::NoRuntimeSpecified, ErrorKind::InvalidConfig, false, "runtime"),
+            (PoolError::PostCreateHook(HookError::message("not today")), ErrorKind::Backend, false, "hook"),
+            (
+                PoolError::Backend(said_shortly("FATAL", "28P01", "no").await),
+                ErrorKind::InvalidConfig,
+                false,
+                "password",
+            ),
+            (
+                PoolError::PostCreateHook(HookError::Backend(said_shortly("ERROR", "40001", "no").await)),
+                ErrorKind::Conflict,
+                true,
+                "try again",
+            ),
+        ];
+        for (error, kind, retryable, words) in table {
+            let error = convert_pool(error);
+            assert_eq!((error.kind(), error.is_retryable()), (kind, retryable), "{error:?}");
+            assert!(error.message().contains(words), "{error:?}");
+            assert!(error.source().is_some());
+        }
+    }
+
+    #[test]
+    fn faults_of_certificates_say_what_to_do() {
+        let table = [
+            (CertificateError::UnknownIssuer, "sslrootcert"),
+            (CertificateError::NotValidForName, "another name"),
+            (CertificateError::Expired, "expired"),
+            (CertificateError::NotValidYet, "expired or not valid yet"),
+            (CertificateError::BadSignature, "cannot be accepted"),
+        ];
+        for (fault, words) in table {
+            let (kind, message, retryable) = describe_tls(&rustls::Error::InvalidCertificate(fault));
+            assert_eq!((kind, retryable), (ErrorKind::InvalidConfig, false));
+            assert!(message.contains(words), "{message}");
+        }
+        let (_, message, _) =
+            describe_tls(&rustls::Error::AlertReceived(rustls::AlertDescription::UnknownCA));
+        assert!(message.contains("sslcert"), "{message}");
+    }
+}

@@ -11,6 +11,7 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -66,16 +67,12 @@ pub(crate) fn connector(
         .with_safe_default_protocol_versions()
         .map_err(|error| invalid("this build has no TLS that can be used").with_source(error))?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Verifier { check, provider }));
+        .with_custom_certificate_verifier(Arc::new(Verifier { check, provider: Arc::clone(&provider) }));
     let mut config = match client {
         None => builder.with_no_client_auth(),
         Some((cert, key)) => {
-            builder.with_client_auth_cert(read_certs("sslcert", cert)?, read_key(key)?).map_err(|error| {
-                invalid("the certificate in sslcert and the key in sslkey do not belong together")
-                    .with("sslcert", cert.display())
-                    .with("sslkey", key.display())
-                    .with_source(error)
-            })?
+            let pair = read_pair(cert, key, &provider)?;
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
         }
     };
     if direct {
@@ -106,6 +103,25 @@ fn read_certs(parameter: &'static str, path: &Path) -> Result<Vec<CertificateDer
         return Err(unreadable(parameter, path, pem::Error::NoItemsFound));
     }
     Ok(certs)
+}
+
+/// The client's certificate and its key.
+fn read_pair(cert: &Path, key: &Path, provider: &CryptoProvider) -> Result<CertifiedKey> {
+    let key_of = |error: rustls::Error| {
+        invalid("the certificate in sslcert and the key in sslkey do not belong together, or are of an unknown kind")
+            .with("sslcert", cert.display())
+            .with("sslkey", key.display())
+            .with_source(error)
+    };
+    let chain = read_certs("sslcert", cert)?;
+    let signer = provider.key_provider.load_private_key(read_key(key)?).map_err(key_of)?;
+    let pair = CertifiedKey::new(chain, signer);
+    match pair.keys_match() {
+        // A certificate of version 1, as openssl makes them unless told otherwise, cannot be read here. That need not
+        // stop it: the server looks at it.
+        Ok(()) | Err(rustls::Error::InvalidCertificate(_)) => Ok(pair),
+        Err(error) => Err(key_of(error)),
+    }
 }
 
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {

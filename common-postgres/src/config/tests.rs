@@ -1,1 +1,339 @@
+use std::collections::HashMap;
+use std::error::Error as _;
 
+use checkpoint_core::ErrorKind;
+use tokio_postgres::config::{Host, SslMode as DriverMode, TargetSessionAttrs};
+
+use super::*;
+
+fn read(url: &str) -> Config {
+    PostgresConfig::from_url(url).unwrap().driver_config().unwrap()
+}
+
+fn tcp(name: &str) -> Host {
+    Host::Tcp(name.to_owned())
+}
+
+fn refused(url: &str) -> Error {
+    let error = match PostgresConfig::from_url(url).and_then(|config| config.pool().map(drop)) {
+        Ok(()) => panic!("{url} was accepted"),
+        Err(error) => error,
+    };
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
+    assert!(!error.is_retryable());
+    error
+}
+
+#[test]
+fn a_url_is_read_as_libpq_reads_it() {
+    type Expected<'a> = (&'a str, Vec<Host>, &'a [u16], Option<&'a str>, Option<&'a str>, Option<&'a str>);
+    let table: Vec<Expected<'_>> = vec![
+        ("postgres://", vec![tcp("localhost")], &[], None, None, None),
+        ("postgresql://h", vec![tcp("h")], &[5432], None, None, None),
+        ("postgres://:1", vec![tcp("localhost")], &[1], None, None, None),
+        ("postgres:///db", vec![tcp("localhost")], &[], None, None, Some("db")),
+        ("postgres://u@h/", vec![tcp("h")], &[5432], Some("u"), None, None),
+        ("postgres://u:@h:1/db", vec![tcp("h")], &[1], Some("u"), None, Some("db")),
+        ("postgres://u:p@h:1/db", vec![tcp("h")], &[1], Some("u"), Some("p"), Some("db")),
+        ("postgres://u:p:q@h", vec![tcp("h")], &[5432], Some("u"), Some("p:q"), None),
+        ("postgres://u:p?#q@h", vec![tcp("h")], &[5432], Some("u"), Some("p?#q"), None),
+        (
+            "postgres://us%40er:%40%3A%2f%25%3F%20%C3%A9+@h/d%2Fb",
+            vec![tcp("h")],
+            &[5432],
+            Some("us@er"),
+            Some("@:/%? é+"),
+            Some("d/b"),
+        ),
+        ("postgres://[::1]:7/db", vec![tcp("::1")], &[7], None, None, Some("db")),
+        ("postgres://[::1]", vec![tcp("::1")], &[5432], None, None, None),
+        (
+            "postgres://a:1,b,[::1]:3/db",
+            vec![tcp("a"), tcp("b"), tcp("::1")],
+            &[1, 5432, 3],
+            None,
+            None,
+            Some("db"),
+        ),
+        ("postgres://%2Frun%2Fpg/db", vec![Host::Unix("/run/pg".into())], &[5432], None, None, Some("db")),
+        (
+            "postgres:///db?host=/run/pg&port=7",
+            vec![Host::Unix("/run/pg".into())],
+            &[7],
+            None,
+            None,
+            Some("db"),
+        ),
+        (
+            "postgres://?host=a,b&port=1,&user=u&password=p%26q%3D&dbname=d",
+            vec![tcp("a"), tcp("b")],
+            &[1, 5432],
+            Some("u"),
+            Some("p&q="),
+            Some("d"),
+        ),
+        ("postgres://?hostaddr=127.0.0.1", vec![tcp("127.0.0.1")], &[], None, None, None),
+        ("postgres://h?sslmode=&pool_size=&", vec![tcp("h")], &[5432], None, None, None),
+    ];
+    for (url, hosts, ports, user, password, database) in table {
+        let config = read(url);
+        assert_eq!(config.get_hosts(), hosts, "{url}");
+        assert_eq!(config.get_ports(), ports, "{url}");
+        assert_eq!(config.get_user(), user, "{url}");
+        assert_eq!(config.get_password(), password.map(str::as_bytes), "{url}");
+        assert_eq!(config.get_dbname(), database, "{url}");
+    }
+}
+
+#[test]
+fn parameters_arrive() {
+    let url = "postgres://h/d?application_name=a%20b&connect_timeout=3&target_session_attrs=read-write&keepalives_idle=9\
+               &keepalives_interval=8&keepalives_count=7&tcp_user_timeout=1500&load_balance_hosts=random&options=-c%20a=b\
+               &channel_binding=disable&pool_size=7&acquire_timeout=250ms&statement_timeout=90s";
+    let config = PostgresConfig::from_url(url).unwrap();
+    assert_eq!(config.max_connections, 7);
+    assert_eq!(config.acquire_timeout, Duration::from_millis(250));
+    assert_eq!(config.statement_timeout, Some(Duration::from_secs(90)));
+    let driver = config.driver_config().unwrap();
+    assert_eq!(driver.get_application_name(), Some("a b"));
+    assert_eq!(driver.get_connect_timeout(), Some(&Duration::from_secs(3)));
+    assert_eq!(driver.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
+    assert_eq!(driver.get_keepalives_idle(), Duration::from_secs(9));
+    assert_eq!(driver.get_keepalives_interval(), Some(Duration::from_secs(8)));
+    assert_eq!(driver.get_keepalives_retries(), Some(7));
+    assert_eq!(driver.get_tcp_user_timeout(), Some(&Duration::from_millis(1500)));
+    assert_eq!(
+        driver.get_options(),
+        Some("-c plan_cache_mode=force_generic_plan -c a=b -c statement_timeout=90000")
+    );
+}
+
+#[test]
+fn defaults_are_those_of_the_documentation() {
+    let config = PostgresConfig::new("h", "u", "d");
+    assert_eq!(config.effective_ssl_mode(), SslMode::Prefer);
+    assert!(!config.uses_pgbouncer());
+    let driver = config.driver_config().unwrap();
+    assert_eq!(driver.get_connect_timeout(), Some(&Duration::from_secs(10)));
+    assert_eq!(driver.get_application_name(), Some("checkpoint-postgres"));
+    assert_eq!(driver.get_options(), Some("-c plan_cache_mode=force_generic_plan"));
+    assert!(driver.get_keepalives());
+    assert_eq!(driver.get_keepalives_idle(), Duration::from_secs(60));
+    assert_eq!(driver.get_tcp_user_timeout(), Some(&Duration::from_secs(30)));
+    let pool = config.pool().unwrap();
+    assert_eq!(pool.status().max_size, 10);
+    assert_eq!(pool.timeouts().wait, Some(Duration::from_secs(30)));
+    assert_eq!(pool.timeouts().create, Some(Duration::from_secs(10)));
+    let three =
+        PostgresConfig::new("a,b,c", "u", "d").connect_timeout(Duration::from_secs(2)).pool().unwrap();
+    assert_eq!(three.timeouts().create, Some(Duration::from_secs(6)), "each host has its time");
+    let endless = PostgresConfig::from_url("postgres://h?connect_timeout=0").unwrap();
+    assert_eq!(endless.driver_config().unwrap().get_connect_timeout(), None);
+    assert_eq!(endless.pool().unwrap().timeouts().create, None);
+}
+
+#[test]
+fn times_have_units() {
+    let table = [
+        ("statement_timeout", "1500", Some(1_500_000)),
+        ("statement_timeout", "0", None),
+        ("statement_timeout", "500us", Some(500)),
+        ("statement_timeout", "2min", Some(120_000_000)),
+        ("statement_timeout", "1 h", Some(3_600_000_000)),
+        ("statement_timeout", "1d", Some(86_400_000_000)),
+        ("connect_timeout", "7", Some(7_000_000)),
+        ("connect_timeout", "200ms", Some(200_000)),
+        ("connect_timeout", "0", None),
+    ];
+    for (key, value, micros) in table {
+        let mut config = PostgresConfig::empty();
+        config.set(key, value).unwrap();
+        let found = if key == "connect_timeout" { config.connect_timeout } else { config.statement_timeout };
+        assert_eq!(found, micros.map(Duration::from_micros), "{key}={value}");
+    }
+    for value in ["-1", "s", "1.5s", "1w", "99999999999999999999", "99999999999999d", "soon"] {
+        assert_eq!(
+            PostgresConfig::empty().set("acquire_timeout", value).unwrap_err().kind(),
+            ErrorKind::InvalidConfig
+        );
+    }
+    let least = PostgresConfig::new("h", "u", "d").statement_timeout(Duration::from_nanos(1));
+    assert!(least.startup_options().unwrap().ends_with("statement_timeout=1"), "zero would be no limit");
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_by_name() {
+    let table = [
+        ("mysql://h/d", "begin with postgres://"),
+        ("host=h dbname=d", "begin with postgres://"),
+        ("", "begin with postgres://"),
+        ("postgres://h/d?colour=red", "colour"),
+        ("postgres://h/d?sslmode=allow", "allow"),
+        ("postgres://h/d?sslmode=on", "sslmode"),
+        ("postgres://h/d?sslmode", "no ="),
+        ("postgres://h/d?pool_size=1", "at least 2"),
+        ("postgres://h/d?pool_size=many", "pool_size"),
+        ("postgres://h/d?pgbouncer=maybe", "pgbouncer"),
+        ("postgres://h/d?pgbouncer=true&statement_timeout=5s", "ALTER ROLE"),
+        ("postgres://h/d?statement_timeout=25d", "24 days"),
+        ("postgres://h/d?connect_timeout=soon", "connect_timeout"),
+        ("postgres://h/d?target_session_attrs=primary", "target_session_attrs"),
+        ("postgres://h/d?channel_binding=no", "channel_binding"),
+        ("postgres://h/d?load_balance_hosts=yes", "load_balance_hosts"),
+        ("postgres://h/d?keepalives_count=x", "keepalives_count"),
+        ("postgres://h/d?hostaddr=h", "hostaddr"),
+        ("postgres://a,b/d?hostaddr=127.0.0.1", "hostaddr"),
+        ("postgres://a,b/d?port=1,2,3", "as many as hosts"),
+        ("postgres://h/d?port=0", "port"),
+        ("postgres://h:99999/d", "port"),
+        ("postgres://h:0/d", "port"),
+        ("postgres://h:x/d", "port"),
+        ("postgres://[::1/d", "closing ]"),
+        ("postgres://[::1]x/d", "only a port"),
+        ("postgres://h/d%00", "%00"),
+        ("postgres://h/d%2", "hexadecimal"),
+        ("postgres://h/d%zz", "hexadecimal"),
+        ("postgres://h/d%ff", "UTF-8"),
+        ("postgres://h/d\0", "NUL"),
+        ("postgres://u@h@i/d", "an @"),
+        ("postgres://h/d@e", "an @"),
+        ("postgres://h/d?sslnegotiation=direct", "sslnegotiation=direct"),
+        ("postgres://h/d?sslrootcert=system&sslmode=require", "verify-full"),
+        ("postgres://h/d?sslmode=verify-ca", "sslrootcert"),
+        ("postgres://h/d?sslcert=/c", "sslkey"),
+        ("postgres://h/d?sslkey=/k", "sslcert"),
+        ("postgres://%2Frun,h/d?sslmode=require", "Unix socket"),
+    ];
+    for (url, words) in table {
+        let error = refused(url);
+        assert!(error.to_string().contains(words), "{url}: {error}");
+    }
+    for config in [
+        PostgresConfig::new("h", "u\0", "d"),
+        PostgresConfig::new("h", "u", "d\0"),
+        PostgresConfig::new("h\0", "u", "d"),
+        PostgresConfig::new("h", "u", "d").application_name("\0"),
+        PostgresConfig::new("h", "u", "d").password("\0".to_owned().into()),
+        PostgresConfig::new("h", "u", "d").port(0),
+        PostgresConfig::new("h", "u", "d").max_connections(1),
+    ] {
+        assert_eq!(
+            config.pool().err().map(|error| error.kind()),
+            Some(ErrorKind::InvalidConfig),
+            "{config:?}"
+        );
+    }
+}
+
+#[test]
+fn pgbouncer_gets_no_options_but_the_users_own() {
+    let config = PostgresConfig::from_url("postgres://h/d?pgbouncer=true").unwrap();
+    assert!(config.uses_pgbouncer());
+    assert_eq!(config.driver_config().unwrap().get_options(), None);
+    let config = PostgresConfig::from_url("postgres://h/d?pgbouncer=on&options=-c%20a=b").unwrap();
+    assert_eq!(config.driver_config().unwrap().get_options(), Some("-c a=b"));
+}
+
+#[test]
+fn modes_of_tls() {
+    let table = [
+        ("postgres://h", SslMode::Prefer, DriverMode::Prefer),
+        ("postgres://h?ssl=true", SslMode::Require, DriverMode::Require),
+        ("postgres://h?sslmode=disable", SslMode::Disable, DriverMode::Disable),
+        ("postgres://h?sslmode=prefer", SslMode::Prefer, DriverMode::Prefer),
+        ("postgres://h?sslmode=require", SslMode::Require, DriverMode::Require),
+        ("postgres://h?sslmode=verify-ca", SslMode::VerifyCa, DriverMode::Require),
+        ("postgres://h?sslmode=verify-full", SslMode::VerifyFull, DriverMode::Require),
+        ("postgres://h?sslrootcert=system", SslMode::VerifyFull, DriverMode::Require),
+        ("postgres://h?sslrootcert=/ca.crt", SslMode::Prefer, DriverMode::Prefer),
+        // Unix sockets never use TLS, whatever was asked for.
+        ("postgres://%2Frun?sslmode=verify-full", SslMode::Disable, DriverMode::Disable),
+    ];
+    for (url, mode, driver) in table {
+        let config = PostgresConfig::from_url(url).unwrap();
+        assert_eq!(config.effective_ssl_mode(), mode, "{url}");
+        assert_eq!(config.driver_config().unwrap().get_ssl_mode(), driver, "{url}");
+    }
+    // Nothing is read that is not needed.
+    PostgresConfig::from_url("postgres://h?sslmode=disable&sslrootcert=/no/such/file")
+        .unwrap()
+        .pool()
+        .unwrap();
+}
+
+#[test]
+fn the_environment_is_read_under_libpqs_names() {
+    let variables: HashMap<&str, &str> = HashMap::from([
+        ("PGHOST", "a,/run"),
+        ("PGPORT", "1,2"),
+        ("PGUSER", "u"),
+        ("PGPASSWORD", "p@:/%41"),
+        ("PGDATABASE", "d"),
+        ("PGAPPNAME", "app"),
+        ("PGCONNECT_TIMEOUT", "4"),
+        ("PGOPTIONS", "-c a=b"),
+        ("PGSSLMODE", ""),
+        ("PGTARGETSESSIONATTRS", "read-only"),
+    ]);
+    let config = PostgresConfig::from_variables(|name| variables.get(name).map(Into::into)).unwrap();
+    let driver = config.driver_config().unwrap();
+    assert_eq!(driver.get_hosts(), [tcp("a"), Host::Unix("/run".into())]);
+    assert_eq!(driver.get_ports(), [1, 2]);
+    assert_eq!(driver.get_user(), Some("u"));
+    assert_eq!(driver.get_password(), Some(&b"p@:/%41"[..]), "variables are not percent-encoded");
+    assert_eq!(driver.get_dbname(), Some("d"));
+    assert_eq!(driver.get_application_name(), Some("app"));
+    assert_eq!(driver.get_connect_timeout(), Some(&Duration::from_secs(4)));
+    assert_eq!(driver.get_options(), Some("-c plan_cache_mode=force_generic_plan -c a=b"));
+    assert_eq!(driver.get_target_session_attrs(), TargetSessionAttrs::ReadOnly);
+
+    for (name, value) in
+        [("PGPORT", "x"), ("PGSSLMODE", "allow"), ("PGSERVICE", "s"), ("PGREQUIREAUTH", "none")]
+    {
+        let error =
+            PostgresConfig::from_variables(|asked| (asked == name).then(|| value.into())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
+#[test]
+fn the_password_is_shown_nowhere() {
+    let secret = "hunter2";
+    let config = PostgresConfig::from_url("postgres://u:hunter2@h/d").unwrap();
+    let pool = config.pool().unwrap();
+    for shown in
+        [format!("{config:?}"), format!("{config:#?}"), format!("{pool:?}"), format!("{:?}", pool.manager())]
+    {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+    assert!(format!("{config:?}").contains("redacted"));
+    // A password that was not encoded may end up in any part of the URL.
+    for url in [
+        "postgre://u:hunter2@h/d",
+        "postgres://u:hunter2/x@h/d",
+        "postgres://u:5432/hunter2@h/d",
+        "postgres://u:x/hunter2?x@h/d",
+        "postgres://u:5432/x?hunter2@h/d",
+        "postgres://u:5432/x?hunter2=1@h/d",
+        "postgres://u:x@hunter2@h/d",
+        "postgres://u:hunter2%@h/d",
+        "postgres://u:hunter2%zz@h/d",
+        "postgres://u:hunter2%00@h/d",
+        "postgres://u:hunter2%ff@h/d",
+        "postgres://u:hunter2\0@h/d",
+        "postgres://u:hunter2@h:x/d",
+        "postgres://u:hunter2@h/d?colour=red",
+        "postgres://u:hunter2@h/d?sslmode=allow",
+        "postgres://u:x/y[hunter2@h/d",
+        "postgres://[hunter2/d",
+        "postgres://u:hunter2@h/d?pool_size=1",
+        "postgres://u:hunter2@h/d?sslrootcert=/no/such/file",
+        "postgres://h/d?password=hunter2%00",
+        "postgres://h:hunter2/d",
+    ] {
+        let error = refused(url);
+        let shown = format!("{error} {error:?} {:?}", error.source());
+        assert!(!shown.contains(secret), "{url}: {shown}");
+    }
+}
