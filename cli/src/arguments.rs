@@ -24,7 +24,8 @@ pub(crate) struct Arguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Options {
-    /// The database: `sqlite:PATH`.
+    /// The database: `sqlite:PATH`, or `postgres://USER@HOST/DATABASE` with libpq's parameters and `schema=NAME`. Others
+    /// on the machine can see a command's arguments: give a password by `PGPASSWORD`, or the URL by the variable.
     // The value of the variable may hold a password.
     #[arg(long, env = "CKPT_URL", hide_env_values = true, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use checkpoint_core::delta::is_snapshot;
 use checkpoint_core::{
     ChannelValue, ChannelValues, Checkpoint, CheckpointMetadata, CheckpointTuple, PendingWrite, Value,
 };
@@ -38,13 +39,20 @@ fn same_content(a: &Checkpoint, b: &Checkpoint) -> bool {
         && a.channel_versions == b.channel_versions
         && a.versions_seen == b.versions_seen
         && a.updated_channels == b.updated_channels
-        && same_channel_values(&a.channel_values, &b.channel_values)
-        && same_channel_values(&a.extra, &b.extra)
+        // A database that keeps values by their version shows a delta channel's snapshot in every checkpoint of that
+        // version, another one only where it was taken. The channel's value is the same.
+        && same_entries_of(&a.channel_values, &b.channel_values, is_snapshot)
+        && same_entries_of(&a.extra, &b.extra, |_| false)
 }
 
-fn same_channel_values(a: &ChannelValues, b: &ChannelValues) -> bool {
-    a.len() == b.len()
-        && a.iter().all(|(name, value)| b.get(name).is_some_and(|other| same_channel_value(value, other)))
+/// Whether both have the same values; those that one alone has must be `spare`.
+fn same_entries_of(a: &ChannelValues, b: &ChannelValues, spare: impl Fn(&ChannelValue) -> bool) -> bool {
+    let half = |a: &ChannelValues, b: &ChannelValues| {
+        a.iter().all(|(name, value)| {
+            b.get(name).map_or_else(|| spare(value), |other| same_channel_value(value, other))
+        })
+    };
+    half(a, b) && half(b, a)
 }
 
 fn same_channel_value(a: &ChannelValue, b: &ChannelValue) -> bool {
@@ -120,6 +128,22 @@ mod tests {
         assert!(!same_value(&1.5.into(), &1_i64.into()) && !same_value(&1_i64.into(), &true.into()));
         assert!(!same_value(&9_007_199_254_740_993_i64.into(), &9_007_199_254_740_992.0.into()));
         assert!(same_value(&f64::NAN.into(), &f64::NAN.into()));
+    }
+
+    #[test]
+    fn a_snapshot_may_stand_in_one_of_them_only() {
+        let with = |channel: &str, value: ChannelValue| {
+            let mut values = ChannelValues::new();
+            values.insert(channel.into(), value);
+            values
+        };
+        let snapshot = ChannelValue::encode(&Value::Ext(7, Vec::from([0x90]).into())).unwrap();
+        let (none, one, other) = (ChannelValues::new(), with("c", snapshot.clone()), with("c", 1_i64.into()));
+        for (a, b, same) in [(&none, &one, true), (&none, &other, false), (&one, &other, false)] {
+            assert_eq!(same_entries_of(a, b, is_snapshot), same);
+            assert_eq!(same_entries_of(b, a, is_snapshot), same);
+        }
+        assert!(!same_entries_of(&none, &one, |_| false));
     }
 
     #[test]
