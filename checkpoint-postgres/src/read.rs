@@ -116,10 +116,7 @@ impl Found {
             return Ok(());
         }
         self.sends.sort_by(|a, b| (&a.0, &a.1, a.2).cmp(&(&b.0, &b.1, b.2)));
-        let count = u32::try_from(self.sends.len()).unwrap_or(u32::MAX);
-        // MessagePack's array of 32 bits.
-        let mut list = vec![0xdd];
-        list.extend_from_slice(&count.to_be_bytes());
+        let mut list = array_header(self.sends.len());
         for (.., typed) in &self.sends {
             list.extend_from_slice(&typed.to_msgpack().map_err(|error| self.at(error))?);
         }
@@ -136,6 +133,16 @@ impl Found {
             .with_checkpoint_ns(self.checkpoint_ns)
             .with_checkpoint_id(self.checkpoint_id);
         CheckpointTuple::new(config, self.checkpoint, self.metadata, self.parent_checkpoint_id, self.writes)
+    }
+}
+
+/// What stands before the items of a MessagePack array.
+fn array_header(count: usize) -> Vec<u8> {
+    let [a, b, c, d] = u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes();
+    match count {
+        0..=15 => vec![0x90 | d],
+        16..=0xffff => vec![0xdc, c, d],
+        _ => vec![0xdd, a, b, c, d],
     }
 }
 

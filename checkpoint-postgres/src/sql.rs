@@ -426,10 +426,13 @@ fn ancestors(s: &str) -> String {
     )
 }
 
+/// The newest checkpoint of a namespace, and whether it is an old one whose sends stand on its parent.
 fn newest(s: &str) -> String {
     format!(
-        "SELECT {LINK}, {} FROM {s}checkpoints c WHERE thread_id = $1 AND checkpoint_ns = $2 \
-         ORDER BY checkpoint_id DESC LIMIT 1",
+        "SELECT {LINK}, {}, c.checkpoint->'v' < '{SENDS_INSIDE_FROM}' AND EXISTS (SELECT FROM {s}checkpoint_writes w \
+         WHERE w.thread_id = $1 AND w.checkpoint_ns = $2 AND w.checkpoint_id = c.parent_checkpoint_id \
+         AND w.channel = '{TASKS}') AS sends \
+         FROM {s}checkpoints c WHERE thread_id = $1 AND checkpoint_ns = $2 ORDER BY checkpoint_id DESC LIMIT 1",
         with_blobs(s)
     )
 }

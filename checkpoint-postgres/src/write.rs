@@ -230,7 +230,8 @@ pub(crate) async fn delete_for_runs(
     transaction.commit().await
 }
 
-/// Keeps of each namespace the newest checkpoint and the ancestors that its delta channels need.
+/// Keeps of each namespace the newest checkpoint, the ancestors that its delta channels need, and the parent of an old
+/// one that has the sends.
 pub(crate) async fn keep_latest(shared: &Shared, connection: &mut Connection, thread_id: &str) -> Result<()> {
     let transaction = connection.begin().await?;
     transaction.batch(&sql::take_locks(&[Lock::of(thread_id)], &[])).await?;
@@ -242,7 +243,9 @@ pub(crate) async fn keep_latest(shared: &Shared, connection: &mut Connection, th
         let newest = transaction.query(&shared.sql.newest, &key).await?;
         let Some(newest) = newest.first() else { continue };
         let link = |row: &Row| link(row).map_err(|error| at_row(error, thread_id, checkpoint_ns, ""));
+        let with_sends: Option<bool> = row::column(newest, 6)?;
         let (newest_id, newest) = link(newest)?;
+        let parent = newest.parent_checkpoint_id.clone().filter(|_| with_sends == Some(true));
         let mut needed = NeededAncestors::new(&newest);
         while let Some(next) = needed.next().cloned() {
             let [thread, namespace] = key.clone();
@@ -261,7 +264,8 @@ pub(crate) async fn keep_latest(shared: &Shared, connection: &mut Connection, th
             }
         }
         let needed = needed.finish();
-        let keep: Vec<&str> = std::iter::once(&newest_id).chain(&needed).map(|id| &**id).collect();
+        let keep: Vec<&str> =
+            std::iter::once(&newest_id).chain(&parent).chain(&needed).map(|id| &**id).collect();
         let [thread, namespace] = key;
         transaction.execute(&shared.sql.prune, &[thread, namespace, (&keep, Type::TEXT_ARRAY)]).await?;
     }

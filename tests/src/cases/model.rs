@@ -379,9 +379,15 @@ impl World {
             made.channel_values = base.checkpoint.channel_values;
             made.channel_versions = base.checkpoint.channel_versions;
         }
-        // A snapshot of a delta channel stands in one checkpoint only.
-        made.channel_values.shift_remove("log");
         let mut new_versions = BTreeMap::new();
+        // A snapshot of a delta channel stands in one checkpoint. The next one writes to the channel: under the same
+        // version, a backend that keeps values by version would find the snapshot again.
+        if made.channel_values.shift_remove("log").is_some() {
+            self.version += 1;
+            let version = format!("{:032}.{}", self.version, self.tag);
+            made.channel_versions.insert("log".into(), version.as_str().into());
+            new_versions.insert(Str::from("log"), version);
+        }
         for (channel, value) in changed {
             let name = CHANNELS.get(*channel).copied().unwrap_or_default();
             self.version += 1;
