@@ -10,7 +10,7 @@ mod threads;
 
 use std::io::Write;
 
-use checkpoint_core::{CheckpointTuple, ListQuery, PendingWrite, SaverExt, python};
+use checkpoint_core::{ChannelValue, CheckpointTuple, ListQuery, PendingWrite, SaverExt, python};
 use clap::CommandFactory;
 use futures_util::TryStreamExt;
 use serde_json::{Map, Value as Json, json};
@@ -93,10 +93,16 @@ fn describe(tuple: &CheckpointTuple, value: impl Fn(&PendingWrite) -> Option<Jso
         ("step", json!(tuple.metadata.step())),
         ("source", json!(tuple.metadata.source())),
         ("metadata", Json::Object(metadata.collect())),
-        ("encrypted", json!(tuple.checkpoint.is_sealed())),
+        ("encrypted", json!(is_sealed(tuple))),
         ("pending_writes", tuple.pending_writes.iter().map(write).collect()),
     ];
     entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Whether some value of the checkpoint could not be opened: all of them, where they are stored as one.
+fn is_sealed(tuple: &CheckpointTuple) -> bool {
+    let sealed = |value: &ChannelValue| matches!(value, ChannelValue::Blob(blob) if blob.is_sealed());
+    tuple.checkpoint.is_sealed() || tuple.checkpoint.channel_values.values().any(sealed)
 }
 
 /// The failure for a thread, or a namespace of it, that has no checkpoint: says what is there instead.

@@ -7,7 +7,7 @@ use checkpoint_core::{ChannelValue, CheckpointConfig, CheckpointTuple, ListQuery
 use serde_json::{Value as Json, json};
 
 use super::history::task;
-use super::{describe, nothing_in};
+use super::{describe, is_sealed, nothing_in};
 use crate::failure::{Failure, GIVE_KEY, Result};
 use crate::open::Saver;
 use crate::output::{
@@ -46,7 +46,11 @@ pub(crate) async fn run(saver: &Saver, asked: &Asked, json: bool) -> Result<()> 
             known.join(", ")
         )));
     }
-    if asked.channel.is_some() && checkpoint.is_sealed() {
+    let sealed = |channel: &String| {
+        let value = checkpoint.channel_values.get(channel.as_str());
+        checkpoint.is_sealed() || matches!(value, Some(ChannelValue::Blob(blob)) if blob.is_sealed())
+    };
+    if asked.channel.as_ref().is_some_and(sealed) {
         return Err(Failure::sealed(format!("the values are encrypted; {GIVE_KEY}")));
     }
     let mut out = stdout();
@@ -137,7 +141,7 @@ fn print(out: &mut impl Write, asked: &Asked, tuple: &CheckpointTuple) -> Result
         }
         writeln!(out)?;
     }
-    if checkpoint.is_sealed() {
+    if is_sealed(tuple) {
         writeln!(out, "{}", styled(BAD, format!("The values are encrypted; {GIVE_KEY}.")))?;
     }
     let mut several = false;
