@@ -68,6 +68,12 @@ impl PostgresSaver {
         PostgresSaverBuilder::new(Source::Pool(pool))
     }
 
+    /// The statements that calls send, each with the name of its call: for tests that look at their plans.
+    #[doc(hidden)]
+    pub fn statements(&self) -> Vec<(&'static str, String)> {
+        self.shared.sql.all()
+    }
+
     pub(crate) fn from_shared(shared: Shared) -> Self {
         Self { shared: Arc::new(shared) }
     }

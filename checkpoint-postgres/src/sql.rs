@@ -164,6 +164,57 @@ impl Statements {
         }
     }
 
+    /// Every statement with the name of its call, listings with each set of conditions.
+    pub(crate) fn all(&self) -> Vec<(&'static str, String)> {
+        let mut all: Vec<_> = [
+            ("put", &self.put_many),
+            ("put_writes", &self.upsert_writes),
+            ("put_writes", &self.insert_writes),
+            ("get_tuple", &self.get),
+            ("get_tuple", &self.get_latest),
+            ("delete_thread", &self.delete_thread),
+            ("list_threads", &self.list_threads),
+            ("get_delta_channel_history", &self.parent),
+            ("get_delta_channel_history", &self.latest_parent),
+            ("get_delta_channel_history", &self.history),
+            ("prune", &self.namespaces),
+            ("prune", &self.newest),
+            ("prune", &self.ancestors),
+            ("prune", &self.prune),
+            ("prune", &self.delete_unnamed_blobs),
+            ("delete_for_runs", &self.select_runs),
+            ("delete_for_runs", &self.delete_runs),
+            ("copy_thread", &self.copy),
+            ("copy_thread", &self.select_bound_blobs),
+            ("copy_thread", &self.select_bound_writes),
+            ("copy_thread", &self.select_bound_fields),
+            ("copy_thread", &self.set_fields),
+            ("copy_thread", &self.upsert_blobs),
+            ("copy_thread", &self.replace_write),
+        ]
+        .map(|(call, sql)| (call, sql.clone()))
+        .into();
+        all.extend(self.put.iter().map(|sql| ("put", sql.clone())));
+        for conditions in 0_u8..64 {
+            let has = |bit: u8| conditions & (1 << bit) != 0;
+            let page = Page {
+                thread_id: has(0),
+                checkpoint_ns: has(1),
+                checkpoint_id: has(2),
+                before: has(3),
+                filter: has(4),
+                after: has(5),
+            };
+            let call = match (page.thread_id, page.checkpoint_ns) {
+                (true, true) => "list of a namespace",
+                (true, false) => "list of a thread",
+                _ => "list of all threads",
+            };
+            all.push((call, self.list(page)));
+        }
+        all
+    }
+
     /// Stores a checkpoint with so many blobs, and whether their parameters are arrays.
     pub(crate) fn put(&self, blobs: usize) -> (&str, bool) {
         self.put.get(blobs).map_or((&self.put_many, true), |sql| (sql, false))
