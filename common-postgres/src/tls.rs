@@ -1,5 +1,8 @@
 //! TLS by rustls, with libpq's words for how much of it.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,13 +10,16 @@ use std::sync::Arc;
 use checkpoint_core::{Error, Result};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, verify_tls12_signature, verify_tls13_signature, verify_tls13_signature_with_raw_key,
+};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_postgres_rustls::MakeRustlsConnect;
+use x509_cert::der::{Decode as _, Encode as _};
 
 use crate::config::{SslMode, invalid};
 
@@ -126,7 +132,7 @@ fn read_pair(cert: &Path, key: &Path, provider: &CryptoProvider) -> Result<Certi
 
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| match error {
-        pem::Error::NoItemsFound if is_encrypted(path) => invalid(
+        _ if is_encrypted(path) => invalid(
             "the key in sslkey is encrypted; write it without a passphrase, readable by this user only",
         )
         .with("path", path.display()),
@@ -134,8 +140,11 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     })
 }
 
+/// In PKCS#8 the first line says so, in the older formats a header.
 fn is_encrypted(path: &Path) -> bool {
-    std::fs::read_to_string(path).is_ok_and(|text| text.contains("BEGIN ENCRYPTED PRIVATE KEY"))
+    std::fs::read_to_string(path).is_ok_and(|text| {
+        text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED")
+    })
 }
 
 fn unreadable(parameter: &'static str, path: &Path, error: pem::Error) -> Error {
@@ -232,12 +241,24 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        // openssl makes certificates of version 1 unless told otherwise. They say nothing that could be verified, but
+        // where nothing is, libpq takes them, and their key is all that is needed.
+        if let (Check::Nothing, Some(key)) = (&self.check, public_key(cert)) {
+            return verify_tls13_signature_with_raw_key(message, &key, dss, algorithms);
+        }
+        verify_tls13_signature(message, cert, dss, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
+}
+
+/// The key of a certificate of any version.
+fn public_key(cert: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
+    let cert = x509_cert::Certificate::from_der(cert).ok()?;
+    cert.tbs_certificate.subject_public_key_info.to_der().ok().map(Into::into)
 }
 
 /// Whether the only fault of a certificate is that it is an authority's.
