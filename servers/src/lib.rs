@@ -5,6 +5,10 @@
 //! `cargo xtask servers up` builds from Debian's packages. In both, the entry's own script starts the server, so that
 //! it behaves the same whichever image it is.
 
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::ops::Range;
+
 /// One server.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -83,7 +87,7 @@ servers! {
         probe: POSTGRES_PROBE,
         stop_signal: "INT",
         port: 5432,
-        host_port: 55_432,
+        host_port: 25_432,
         scheme: "postgres",
         account: Some(POSTGRES_ACCOUNT),
         before: None,
@@ -104,7 +108,7 @@ servers! {
         probe: POSTGRES_PROBE,
         stop_signal: "INT",
         port: 5432,
-        host_port: 55_415,
+        host_port: 25_415,
         scheme: "postgres",
         account: Some(POSTGRES_ACCOUNT),
         before: None,
@@ -124,7 +128,7 @@ servers! {
         probe: POSTGRES_PROBE,
         stop_signal: "QUIT",
         port: 6432,
-        host_port: 56_432,
+        host_port: 26_432,
         scheme: "postgres",
         account: Some(POSTGRES_ACCOUNT),
         before: Some(&POSTGRES),
@@ -144,7 +148,7 @@ servers! {
         probe: "redis-cli ping | grep PONG",
         stop_signal: "TERM",
         port: 6379,
-        host_port: 56_379,
+        host_port: 26_379,
         scheme: "redis",
         account: None,
         before: None,
@@ -164,7 +168,7 @@ servers! {
         probe: "valkey-cli ping | grep PONG",
         stop_signal: "TERM",
         port: 6379,
-        host_port: 56_380,
+        host_port: 26_380,
         scheme: "redis",
         account: None,
         before: None,
@@ -217,18 +221,17 @@ impl Server {
     pub fn fingerprint(&self) -> String {
         hash(&format!("{}\0{:?}\0{}", self.script, self.environment(None), self.stop_signal))
     }
-
-    /// Whether a list of names such as `redis,postgres` names this server or its family.
-    pub fn is_in(&self, list: &str) -> bool {
-        list.split(',').map(str::trim).any(|name| name == self.name || name == self.family)
-    }
 }
 
 /// The text of the Dockerfile of a release's image, which has every server of that release. `BASE` is an image of the
 /// bare release, `host-apt.conf` in the build's folder says how the host reaches Debian's packages.
 pub fn dockerfile(suite: &str) -> String {
-    let mut packages: Vec<_> =
-        ALL.iter().filter(|server| server.suite == suite).flat_map(|server| server.packages).copied().collect();
+    let mut packages: Vec<_> = ALL
+        .iter()
+        .filter(|server| server.suite == suite)
+        .flat_map(|server| server.packages)
+        .copied()
+        .collect();
     packages.sort_unstable();
     packages.dedup();
     let packages = packages.join(" ");
@@ -246,6 +249,31 @@ pub fn dockerfile(suite: &str) -> String {
     )
 }
 
+/// A port of this machine that nobody listens on: the preferred one, or else another.
+///
+/// It is below those that clients get: a client of a server that is stopped could get that server's own port, and keep
+/// it.
+///
+/// # Errors
+/// When none is free.
+pub fn free_port(preferred: Option<u16>) -> std::io::Result<u16> {
+    // Not where others begin to look, who may be at it too.
+    let first = PORTS.start
+        + u16::try_from(std::process::id() % u32::from(PORTS.end - PORTS.start)).unwrap_or_default();
+    let candidates = preferred.into_iter().chain(first..PORTS.end).chain(PORTS.start..first);
+    let mut failure = ErrorKind::AddrInUse.into();
+    for port in candidates {
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Ok(_) => return Ok(port),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+/// Where free ports are looked for.
+const PORTS: Range<u16> = 27_000..32_000;
+
 fn hash(text: &str) -> String {
     format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
 }
@@ -258,7 +286,8 @@ mod tests {
 
     #[test]
     fn entries_do_not_clash() {
-        let distinct = |of: fn(&Server) -> String| ALL.iter().map(|server| of(server)).collect::<HashSet<_>>().len();
+        let distinct =
+            |of: fn(&Server) -> String| ALL.iter().map(|server| of(server)).collect::<HashSet<_>>().len();
         assert_eq!(distinct(|server| server.name.to_owned()), ALL.len());
         assert_eq!(distinct(|server| server.variable.to_owned()), ALL.len());
         assert_eq!(distinct(|server| server.host_port.to_string()), ALL.len());
@@ -292,12 +321,14 @@ mod tests {
     }
 
     #[test]
-    fn urls_and_lists() {
+    fn urls_with_and_without_an_account() {
         assert_eq!(POSTGRES.url(7), "postgres://postgres:postgres@127.0.0.1:7/postgres");
         assert_eq!(REDIS.url(7), "redis://127.0.0.1:7");
-        assert!(PGBOUNCER.is_in("python, postgres"));
-        assert!(PGBOUNCER.is_in("pgbouncer"));
-        assert!(!POSTGRES.is_in("pgbouncer,redis"));
-        assert!(!POSTGRES.is_in(""));
+    }
+    #[test]
+    fn a_port_that_is_taken_is_not_given() {
+        let port = free_port(None).unwrap();
+        let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        assert_ne!(free_port(Some(port)).unwrap(), port);
     }
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tokio::runtime::Runtime;
 
 use crate::{Case, Failure, OpenOptions, Saver, Target, saver_cases};
@@ -85,17 +85,47 @@ pub fn run(target: impl Target) -> ExitCode {
     run_all(vec![Ok(Arc::new(target))])
 }
 
-/// A target that is not to be had where the tests run.
+/// The environment variable that names, separated by commas, what has to be there: without it, tests that need something
+/// that is missing are ignored; with it, they fail.
+const REQUIRE: &str = "CHECKPOINT_TEST_REQUIRE";
+
+/// What tests need, and is not to be had where they run.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Missing {
-    /// The target's name.
+    /// What it is.
     pub name: String,
-    /// Why it is missing; the report shows it with every case.
+    /// Why it is missing; the report shows it with every test.
     pub reason: String,
+    /// Whether `CHECKPOINT_TEST_REQUIRE` names it, so that tests without it have failed.
+    pub required: bool,
+}
+
+impl Missing {
+    /// Says what is missing, and why. The names are those by which `CHECKPOINT_TEST_REQUIRE` may ask for it.
+    pub fn new(name: impl Into<String>, reason: impl Into<String>, names: &[&str]) -> Self {
+        let list = std::env::var(REQUIRE).unwrap_or_default();
+        Self { name: name.into(), reason: reason.into(), required: names_one(&list, names) }
+    }
+
+    /// How a test without it ends: ignored, which the report shows with the reason.
+    ///
+    /// # Errors
+    /// The reason, when it is required.
+    pub fn end(&self) -> Result<Completion, Failed> {
+        if self.required {
+            return Err(format!("{} is required here: {}", self.name, self.reason).into());
+        }
+        Ok(Completion::ignored_with(self.reason.clone()))
+    }
+}
+
+fn names_one(list: &str, names: &[&str]) -> bool {
+    list.split(',').any(|wanted| names.contains(&wanted.trim()))
 }
 
 /// Makes a test binary of the suite on several targets: every case runs on each, under the target's name. Where one is
-/// missing its cases are shown as ignored.
+/// missing its cases are shown as ignored, or have failed where it is required.
 pub fn run_all(targets: Vec<Result<Arc<dyn Target>, Missing>>) -> ExitCode {
     let arguments = Arguments::from_args();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -111,8 +141,8 @@ pub fn run_all(targets: Vec<Result<Arc<dyn Target>, Missing>>) -> ExitCode {
     for target in targets {
         let target = match target {
             Ok(target) => target,
-            Err(Missing { name, reason }) => {
-                trials.extend(saver_cases().into_iter().map(|case| ignored(&case, &name, reason.clone())));
+            Err(missing) => {
+                trials.extend(saver_cases().into_iter().map(|case| without(&case, missing.clone())));
                 continue;
             }
         };
@@ -144,6 +174,30 @@ fn trial(case: Case, runtime: &Arc<Runtime>, target: &Arc<dyn Target>, saver: &S
     Trial::ignorable_test(name, run).with_kind(kind)
 }
 
-fn ignored(case: &Case, kind: &str, reason: String) -> Trial {
-    Trial::ignorable_test(case.name(), || Ok(Completion::ignored_with(reason))).with_kind(kind)
+fn without(case: &Case, missing: Missing) -> Trial {
+    let kind = missing.name.clone();
+    Trial::ignorable_test(case.name(), move || missing.end()).with_kind(kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_requirements() {
+        assert!(names_one("python, postgres", &["postgres-15", "postgres"]));
+        assert!(!names_one("postgres-15", &["postgres"]));
+        assert!(!names_one("", &["postgres"]));
+    }
+
+    #[test]
+    fn what_is_missing_fails_only_where_it_is_required() {
+        let missing = |required| Missing { name: "postgres".into(), reason: "no server".into(), required };
+        assert!(
+            matches!(missing(false).end(), Ok(Completion::Ignored { reason: Some(reason) }) if reason == "no server")
+        );
+        assert!(
+            matches!(missing(true).end(), Err(failed) if failed.message().is_some_and(|text| text.contains("no server")))
+        );
+    }
 }

@@ -23,6 +23,7 @@ mod shared {
     pub(crate) mod copy;
     pub(crate) mod golden;
     pub(crate) mod postgres;
+    pub(crate) mod server;
 }
 
 /// What Python reads, with pending writes in the order of the later generation: by path, task and index. The generation
@@ -332,13 +333,18 @@ async fn values_that_json_cannot_hold(probes: &mut Probes) {
 async fn metadata_is_merged_and_cleaned(probes: &mut Probes) {
     let made = Checkpoint::new(0).with_channel("x", list(&[1]), "1.5");
     let config = CheckpointConfig::new("merged").with_configurable("user", "u").with_configurable("n", 3);
-    let scalars = metadata().with("m_int", 1).with("m_str", "a").with("m_bool", true).with("m_float", 1.5);
+    let scalars = of("loop")
+        .with("step", 2)
+        .with("m_int", 1)
+        .with("m_str", "a")
+        .with("m_bool", true)
+        .with("m_float", 1.5);
     for (name, config, metadata) in [
         ("metadata NUL top-level str stripped", CheckpointConfig::new("nul"), of("loop").with("a", "x\0y")),
         (
             "metadata 'writes' key dropped",
             CheckpointConfig::new("writes"),
-            metadata().with("writes", map(&[("node", 1.into())])),
+            of("loop").with("step", 2).with("writes", map(&[("node", 1.into())])),
         ),
         ("metadata merged from config", config, scalars),
     ] {
@@ -370,7 +376,7 @@ async fn second_puts_and_writes(probes: &mut Probes) {
     let stored = probes.put("twice", &first, &metadata()).await;
     let again = Checkpoint { ts: "changed".into(), ..first.clone() }.with_channel("x", list(&[2]), "1.5");
     let other = CheckpointConfig::new("twice").with_checkpoint_id(Checkpoint::new(0).id);
-    probes.put_on(&other, &again, &CheckpointMetadata::new("fork", 9)).await;
+    probes.put_on(&other, &again, &of("fork").with("step", 9)).await;
     let rows = "SELECT parent_checkpoint_id, checkpoint->>'ts' FROM checkpoints WHERE thread_id = $1";
     let rows = probes.rows(rows, "twice").await;
     let blobs = "SELECT channel, encode(blob, 'hex') FROM checkpoint_blobs WHERE thread_id = $1";

@@ -6,15 +6,21 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use checkpoint_conformance::{Missing, Target};
+use checkpoint_conformance::Target;
 
-use shared::postgres::{Kind, Postgres, Server, in_runtime, required};
+use shared::postgres::{Kind, Postgres, Server, in_runtime};
+use shared::server;
 
 mod shared {
     pub(crate) mod postgres;
+    pub(crate) mod server;
 }
 
 fn main() -> ExitCode {
+    server::with_servers(run)
+}
+
+fn run() -> ExitCode {
     let mut targets = Vec::new();
     for kind in Kind::ALL {
         let target = match Server::find(kind) {
@@ -25,10 +31,6 @@ fn main() -> ExitCode {
                     return ExitCode::FAILURE;
                 }
             },
-            Err(Missing { name, reason }) if required() => {
-                eprintln!("{name}: {reason}");
-                return ExitCode::FAILURE;
-            }
             Err(missing) => Err(missing),
         };
         targets.push(target);

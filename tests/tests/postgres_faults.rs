@@ -25,6 +25,7 @@ use shared::postgres::{Database, Server, count, in_runtime, rows, run};
 
 mod shared {
     pub(crate) mod postgres;
+    pub(crate) mod server;
 }
 
 /// Makes this binary a process that writes to a database, given as its address, until it is killed.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use checkpoint_core::{
     BaseCheckpointSaver, Bytes, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, Error,
-    ErrorKind, ListQuery, Result, SaverExt, TypedBytes,
+    ErrorKind, ListQuery, Result, SaverExt, TypedBytes, id,
 };
 use checkpoint_postgres::{PostgresSaver, deadpool_postgres};
 use deadpool_postgres::{Manager, Pool};
@@ -18,6 +18,7 @@ use shared::postgres::{Database, Server, count, in_runtime, rows, run};
 
 mod shared {
     pub(crate) mod postgres;
+    pub(crate) mod server;
 }
 
 /// Makes this binary a process that sets up the database of this address and ends.
@@ -29,7 +30,8 @@ fn metadata() -> CheckpointMetadata {
 }
 
 async fn put(saver: &PostgresSaver, value: impl Into<ChannelValue>) -> Result<CheckpointConfig> {
-    let made = Checkpoint::new(0).with_channel("x", value.into(), "1.5");
+    // Of two values with one version the first stands.
+    let made = Checkpoint::new(0).with_channel("x", value.into(), &*id::uuid6(0));
     saver.put(&CheckpointConfig::new("thread"), &made, &metadata(), &made.channel_versions).await
 }
 
@@ -232,8 +234,7 @@ async fn ids_beyond_what_an_index_holds(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().build().unwrap();
     // Characters that do not repeat, so that they cannot be compressed.
-    let long: String =
-        (0..4000_u32).filter_map(|at| char::from_u32(0x4e00 + at * 2_654_435 % 20_000)).collect();
+    let long: String = (0..4000_u32).filter_map(|at| char::from_u32(0x4e00 + at * 7919 % 20_011)).collect();
     let made = Checkpoint::new(0).with_channel("x", 1, "1.5");
     for config in [
         CheckpointConfig::new(long.as_str()),

@@ -9,6 +9,7 @@
 mod shared {
     pub(crate) mod copy;
     pub(crate) mod postgres;
+    pub(crate) mod server;
 }
 
 use std::collections::BTreeMap;
@@ -27,7 +28,7 @@ use checkpoint_core::{
     ListQuery, PruneStrategy, SaverExt, Snapshot, Str, Value, special,
 };
 use checkpoint_sqlite::SqliteSaver;
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
@@ -633,39 +634,23 @@ fn cases_of(backend: Backend) -> Vec<(&'static str, Run)> {
     groups.concat()
 }
 
-/// What a case needs and is not there.
-enum Absent {
-    Python(&'static str),
-    Server(Missing),
-}
-
-impl Absent {
-    fn completion(self) -> Result<Completion, Failed> {
-        let (name, reason) = match self {
-            Self::Python(variable) => ("python", format!("{variable} is not set; cargo xtask test sets it")),
-            Self::Server(missing) => ("postgres", missing.reason),
-        };
-        let required = std::env::var("CHECKPOINT_TEST_REQUIRE")
-            .is_ok_and(|list| list.split(',').any(|wanted| wanted == name));
-        if required { Err(reason.into()) } else { Ok(Completion::ignored_with(reason)) }
-    }
-}
-
 /// The Pythons of the environment, in the order of the generations.
 fn pythons() -> [Option<PathBuf>; 2] {
     GENERATIONS.map(|(_, variable)| std::env::var_os(variable).map(PathBuf::from))
 }
 
-fn meet(at: usize, backend: Backend) -> Result<Turns, Absent> {
+fn meet(at: usize, backend: Backend) -> Result<Turns, Missing> {
     let pythons = pythons();
     let (generation, variable) = GENERATIONS[at];
-    let python = pythons[at].clone().ok_or(Absent::Python(variable))?;
+    let missing =
+        || Missing::new("python", format!("{variable} is not set; cargo xtask test sets it"), &["python"]);
+    let python = pythons[at].clone().ok_or_else(missing)?;
     let other_python = pythons.into_iter().rev().nth(at).flatten();
     let directory = tempfile::tempdir().unwrap();
     let place = match backend {
         Backend::Sqlite => Place::File(directory.path().join("shared.sqlite")),
         Backend::Postgres | Backend::PostgresAsync => {
-            let server = Server::find(Kind::Postgres17).map_err(Absent::Server)?;
+            let server = Server::find(Kind::Postgres17)?;
             Place::Database(in_runtime(Database::create(server.url())))
         }
     };
@@ -683,11 +668,11 @@ fn main() -> ExitCode {
                         run(turns);
                         Ok(Completion::Completed)
                     }
-                    Err(absent) => absent.completion(),
+                    Err(missing) => missing.end(),
                 });
                 trials.push(trial.with_kind("python"));
             }
         }
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    shared::server::with_servers(|| libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
 }

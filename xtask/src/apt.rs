@@ -89,7 +89,8 @@ mod tests {
 
     #[test]
     fn mirrors_of_both_forms() {
-        let one_line = "# deb http://old.example/debian x main\ndeb [arch=amd64] http://mirror.example/debian/ x main\n";
+        let one_line =
+            "# deb http://old.example/debian x main\ndeb [arch=amd64] http://mirror.example/debian/ x main\n";
         assert_eq!(mirror_in(one_line).as_deref(), Some("http://mirror.example/debian/"));
         let stanza = "Types: deb\nURIs: https://other.example/pkg https://mirror.example/debian\nSuites: x\n";
         assert_eq!(mirror_in(stanza).as_deref(), Some("https://mirror.example/debian"));

@@ -11,6 +11,8 @@ use checkpoint_postgres::{PostgresSaver, PostgresSaverBuilder};
 use libtest_mimic::{Arguments, Completion, Trial};
 use tokio_postgres::{Client, NoTls};
 
+use super::server;
+
 /// The servers that the tests want.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -31,11 +33,11 @@ impl Kind {
         }
     }
 
-    fn variable(self) -> &'static str {
+    fn entry(self) -> &'static checkpoint_servers::Server {
         match self {
-            Self::Postgres17 => "CHECKPOINT_TEST_POSTGRES_URL",
-            Self::Postgres15 => "CHECKPOINT_TEST_POSTGRES_15_URL",
-            Self::PgBouncer => "CHECKPOINT_TEST_PGBOUNCER_URL",
+            Self::Postgres17 => &checkpoint_servers::POSTGRES,
+            Self::Postgres15 => &checkpoint_servers::POSTGRES_15,
+            Self::PgBouncer => &checkpoint_servers::PGBOUNCER,
         }
     }
 }
@@ -54,11 +56,10 @@ impl Server {
     /// Finds a server, or says why there is none.
     pub(crate) fn find(kind: Kind) -> Result<Self, Missing> {
         let find = |kind: Kind| {
-            let missing = || Missing {
-                name: kind.name().into(),
-                reason: format!("{} is not set; cargo xtask test sets it", kind.variable()),
-            };
-            std::env::var(kind.variable()).map_err(|_| missing())
+            server::url(kind.entry()).map_err(|mut missing| {
+                kind.name().clone_into(&mut missing.name);
+                missing
+            })
         };
         let url = find(kind)?;
         let direct = if kind == Kind::PgBouncer { find(Kind::Postgres17)? } else { url.clone() };
@@ -75,26 +76,19 @@ pub(crate) type Test = (&'static str, fn(&Server));
 
 /// Makes a test binary of tests that need PostgreSQL 17; without it they are shown as ignored.
 pub(crate) fn run(tests: &[Test]) -> ExitCode {
-    let server = Server::find(Kind::Postgres17);
-    let required = required();
     let trial = |(name, test): &Test| {
-        let (test, server) = (*test, server.clone());
-        Trial::ignorable_test(*name, move || match server {
+        let test = *test;
+        Trial::ignorable_test(*name, move || match Server::find(Kind::Postgres17) {
             Ok(server) => {
                 test(&server);
                 Ok(Completion::Completed)
             }
-            Err(missing) if required => Err(missing.reason.into()),
-            Err(missing) => Ok(Completion::ignored_with(missing.reason)),
+            Err(missing) => missing.end(),
         })
         .with_kind(Kind::Postgres17.name())
     };
-    libtest_mimic::run(&Arguments::from_args(), tests.iter().map(trial).collect()).exit_code()
-}
-
-/// Whether a missing server is a failure.
-pub(crate) fn required() -> bool {
-    std::env::var("CHECKPOINT_TEST_REQUIRE").is_ok_and(|list| list.split(',').any(|name| name == "postgres"))
+    let trials = tests.iter().map(trial).collect();
+    server::with_servers(|| libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
 }
 
 /// A name that nobody else has.

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+};
 
 use crate::run::Result;
 
@@ -30,7 +32,8 @@ pub(super) fn make(folder: &Path) -> Result<()> {
     ];
     for (name, text) in files {
         let path = folder.join(name);
-        std::fs::write(&path, text).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+        std::fs::write(&path, text)
+            .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
         // libpq takes no key that others may read.
         #[cfg(unix)]
         {

@@ -1,11 +1,10 @@
 //! Containers: made, started, found again, removed.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use checkpoint_servers::{SHARED_MEMORY, Server};
+use checkpoint_servers::{SHARED_MEMORY, Server, free_port};
 
 use super::docker::{docker, output, tail};
 use super::image::Images;
@@ -35,7 +34,9 @@ pub(super) struct Container {
 impl Container {
     /// Finds a server's container.
     pub(super) fn find(server: &'static Server) -> Result<Option<Self>> {
-        let format = format!("{{{{.State.Running}}}}\n{{{{.Config.Image}}}}\n{{{{index .Config.Labels \"{LABEL}\"}}}}\n{{{{range .HostConfig.PortBindings}}}}{{{{(index . 0).HostPort}}}}{{{{end}}}}");
+        let format = format!(
+            "{{{{.State.Running}}}}\n{{{{.Config.Image}}}}\n{{{{index .Config.Labels \"{LABEL}\"}}}}\n{{{{range .HostConfig.PortBindings}}}}{{{{(index . 0).HostPort}}}}{{{{end}}}}"
+        );
         let inspected = docker(["container", "inspect", "--format", &format, &name(server)])
             .stdin(Stdio::null())
             .output()
@@ -51,14 +52,18 @@ impl Container {
 
     /// What names this server to tests.
     pub(super) fn variables(&self, folder: &Path) -> Vec<(&'static str, String)> {
-        let certificates =
-            self.server.certificates.map(|variable| (variable, certificates_in(folder).display().to_string()));
+        let certificates = self
+            .server
+            .certificates
+            .map(|variable| (variable, certificates_in(folder).display().to_string()));
         std::iter::once((self.server.variable, self.server.url(self.port))).chain(certificates).collect()
     }
 }
 
 fn parse(server: &'static Server, inspected: &str) -> Option<Container> {
-    let [running, image, fingerprint, port] = inspected.trim().lines().collect::<Vec<_>>()[..] else { return None };
+    let [running, image, fingerprint, port] = inspected.trim().lines().collect::<Vec<_>>()[..] else {
+        return None;
+    };
     let has_image = server.official == Some(image) || server.stand_in() == image;
     Some(Container {
         server,
@@ -79,9 +84,14 @@ pub(super) fn up(servers: &[&'static Server], folder: &Path) -> Result<Vec<Conta
     for server in servers {
         found.push(Container::find(server)?);
     }
-    let missing = |container: &Option<Container>| !container.as_ref().is_some_and(|container| container.current);
-    let to_make: Vec<_> =
-        servers.iter().zip(&found).filter(|(_, container)| missing(container)).map(|(server, _)| *server).collect();
+    let missing =
+        |container: &Option<Container>| !container.as_ref().is_some_and(|container| container.current);
+    let to_make: Vec<_> = servers
+        .iter()
+        .zip(&found)
+        .filter(|(_, container)| missing(container))
+        .map(|(server, _)| *server)
+        .collect();
     let mut images = Images::default().ensure(&to_make, folder)?.into_iter();
     let mut containers = Vec::new();
     for (server, container) in servers.iter().zip(found) {
@@ -124,7 +134,8 @@ fn make(server: &'static Server, image: &str, folder: &Path) -> Result<Container
     }
     let mut tries = 0;
     loop {
-        let port = free_port(if tries == 0 { server.host_port } else { 0 })?;
+        let preferred = (tries == 0).then_some(server.host_port);
+        let port = free_port(preferred).map_err(|error| format!("there is no free port: {error}"))?;
         let made = create(server, image, port, folder).and_then(|()| output(&mut docker(["start", &name])));
         match made {
             Ok(_) => return Ok(Container { server, running: true, current: true, port }),
@@ -155,7 +166,8 @@ fn create(server: &'static Server, image: &str, port: u16, folder: &Path) -> Res
         return Ok(());
     }
     let fresh = folder.join("new-certs");
-    std::fs::create_dir_all(&fresh).map_err(|error| format!("{} cannot be made: {error}", fresh.display()))?;
+    std::fs::create_dir_all(&fresh)
+        .map_err(|error| format!("{} cannot be made: {error}", fresh.display()))?;
     let copied = certificates::make(&fresh)
         .and_then(|()| output(docker(["cp"]).arg(fresh.join(".")).arg(format!("{name}:/certs"))));
     // The container has them now, and gives them to whoever asks.
@@ -172,14 +184,6 @@ fn copy_certificates(server: &Server, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A port that nobody listens on: the given one, or else any.
-fn free_port(preferred: u16) -> Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", preferred))
-        .or_else(|_| TcpListener::bind(("127.0.0.1", 0)))
-        .map_err(|error| format!("there is no free port: {error}"))?;
-    Ok(listener.local_addr().map_err(|error| format!("there is no free port: {error}"))?.port())
-}
-
 /// Waits until a server answers.
 fn wait(container: &Container) -> Result<()> {
     let server = container.server;
@@ -194,7 +198,11 @@ fn wait(container: &Container) -> Result<()> {
             let logs = docker(["logs", "--tail", "10", &name]).stdin(Stdio::null()).output();
             let logs = logs.map(|logs| [logs.stdout, logs.stderr].concat()).unwrap_or_default();
             let state = if running { "does not answer" } else { "has ended" };
-            return Err(format!("{name} {state}; its log ends:\n{}", tail(&String::from_utf8_lossy(&logs), 10)).into());
+            return Err(format!(
+                "{name} {state}; its log ends:\n{}",
+                tail(&String::from_utf8_lossy(&logs), 10)
+            )
+            .into());
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -241,13 +249,5 @@ mod tests {
         // Somebody else's: no label, or nothing published.
         assert!(parse(&PGBOUNCER, "true\nx\n<no value>\n\n").is_none());
         assert!(parse(&PGBOUNCER, "true\nx\n\n\n").is_none());
-    }
-
-    #[test]
-    fn a_port_that_is_taken_is_not_given() {
-        let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = taken.local_addr().unwrap().port();
-        let other = free_port(port).unwrap();
-        assert!(other != port && other != 0);
     }
 }

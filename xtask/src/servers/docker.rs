@@ -18,7 +18,8 @@ pub(super) fn docker<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Comman
 /// Runs a program, and gives what it printed; its error is what it said last.
 pub(super) fn output(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let action = command.get_args().next().map(|first| first.to_string_lossy().into_owned()).unwrap_or_default();
+    let action =
+        command.get_args().next().map(|first| first.to_string_lossy().into_owned()).unwrap_or_default();
     let output = command
         .stdin(Stdio::null())
         .output()
@@ -124,7 +125,8 @@ fn start(folder: &Path) -> Result<()> {
         return Ok(());
     }
     let said = std::fs::read_to_string(&log).unwrap_or_default();
-    Err(format!("Docker's engine does not start; its log {} ends:\n{}", log.display(), tail(&said, 10)).into())
+    Err(format!("Docker's engine does not start; its log {} ends:\n{}", log.display(), tail(&said, 10))
+        .into())
 }
 
 /// Waits until something holds, but not on a program that has ended.
@@ -135,7 +137,9 @@ fn wait(limit: Duration, holds: impl Fn() -> bool, mut program: Option<&mut Chil
             return Ok(true);
         }
         let ended = match &mut program {
-            Some(program) => program.try_wait().map_err(|error| format!("dockerd is out of sight: {error}"))?.is_some(),
+            Some(program) => {
+                program.try_wait().map_err(|error| format!("dockerd is out of sight: {error}"))?.is_some()
+            }
             None => false,
         };
         if ended || begun.elapsed() > limit {

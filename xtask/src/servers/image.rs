@@ -132,9 +132,12 @@ fn pull(image: &str) -> Result<(), String> {
     let (stdout, stderr) = (client.stdout.take(), client.stderr.take());
     let said = std::thread::scope(|scope| {
         if let Some(stdout) = stdout {
-            scope.spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+            scope.spawn(move || {
+                BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+            });
         }
-        let said = stderr.map(|stderr| scope.spawn(move || std::io::read_to_string(stderr).unwrap_or_default()));
+        let said =
+            stderr.map(|stderr| scope.spawn(move || std::io::read_to_string(stderr).unwrap_or_default()));
         let mut limit = PROBE;
         let late = loop {
             match lines.recv_timeout(limit) {
@@ -158,7 +161,10 @@ fn pull(image: &str) -> Result<(), String> {
 fn bootstrap(suite: &str, image: &str, folder: &Path) -> Result<()> {
     if !succeeds(Command::new("debootstrap").arg("--version")) {
         if !apt::is_usable() {
-            return Err("no registry gives the images, and only root on Debian can build them (by debootstrap)".into());
+            return Err(
+                "no registry gives the images, and only root on Debian can build them (by debootstrap)"
+                    .into(),
+            );
         }
         // The newest keys too: an older system does not know those of a newer release.
         apt::install(&["debootstrap", "debian-archive-keyring"])?;
@@ -192,7 +198,8 @@ fn bootstrap(suite: &str, image: &str, folder: &Path) -> Result<()> {
     if packed && imported.status.success() {
         return Ok(());
     }
-    Err(format!("{image} could not be imported: {}", tail(&String::from_utf8_lossy(&imported.stderr), 3)).into())
+    Err(format!("{image} could not be imported: {}", tail(&String::from_utf8_lossy(&imported.stderr), 3))
+        .into())
 }
 
 /// A folder that is empty when we get it and gone when we are done.
@@ -201,9 +208,11 @@ struct Folder(PathBuf);
 impl Folder {
     fn new(path: PathBuf) -> Result<Self> {
         if path.exists() {
-            std::fs::remove_dir_all(&path).map_err(|error| format!("{} is in the way: {error}", path.display()))?;
+            std::fs::remove_dir_all(&path)
+                .map_err(|error| format!("{} is in the way: {error}", path.display()))?;
         }
-        std::fs::create_dir_all(&path).map_err(|error| format!("{} cannot be made: {error}", path.display()))?;
+        std::fs::create_dir_all(&path)
+            .map_err(|error| format!("{} cannot be made: {error}", path.display()))?;
         Ok(Self(path))
     }
 }
@@ -216,5 +225,6 @@ impl Drop for Folder {
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).map_err(|error| format!("{} cannot be written: {error}", path.display()).into())
+    std::fs::write(path, text)
+        .map_err(|error| format!("{} cannot be written: {error}", path.display()).into())
 }

@@ -96,7 +96,9 @@ pub(crate) fn up(servers: &[&'static Server]) -> Result<Vec<(&'static str, Strin
 /// The servers and those that they need, in the order of the list.
 fn wanted(servers: &[&'static Server]) -> Vec<&'static Server> {
     let named = |name: &str| {
-        servers.iter().any(|server| server.name == name || server.before.is_some_and(|upstream| upstream.name == name))
+        servers
+            .iter()
+            .any(|server| server.name == name || server.before.is_some_and(|upstream| upstream.name == name))
     };
     ALL.iter().copied().filter(|server| named(server.name)).collect()
 }
@@ -104,7 +106,8 @@ fn wanted(servers: &[&'static Server]) -> Vec<&'static Server> {
 /// Where logs, certificates and what is being built lie.
 fn folder() -> Result<PathBuf> {
     let folder = target().join("servers");
-    std::fs::create_dir_all(&folder).map_err(|error| format!("{} cannot be made: {error}", folder.display()))?;
+    std::fs::create_dir_all(&folder)
+        .map_err(|error| format!("{} cannot be made: {error}", folder.display()))?;
     Ok(folder)
 }
 
@@ -125,7 +128,8 @@ mod tests {
 
     #[test]
     fn a_server_brings_the_one_it_stands_before() {
-        let names = |name| wanted(&[find(name).unwrap()]).iter().map(|server| server.name).collect::<Vec<_>>();
+        let names =
+            |name| wanted(&[find(name).unwrap()]).iter().map(|server| server.name).collect::<Vec<_>>();
         assert_eq!(names("pgbouncer"), ["postgres", "pgbouncer"]);
         assert_eq!(names("redis"), ["redis"]);
         assert_eq!(wanted(ALL).len(), ALL.len());

@@ -1,0 +1,277 @@
+//! The servers of a test binary.
+//!
+//! [`url`] gives the URL of a server that every test of the binary shares: the one that the server's environment variable
+//! names (`cargo xtask servers urls` prints them), else that of a container which is started for this binary, the first
+//! time somebody asks. Without a container engine it says what is [`Missing`], which every test reports as its reason to
+//! be ignored. `main` runs everything inside [`with_servers`], which removes the containers at the end.
+//!
+//! A test that stops or kills its server starts a [`Private`] one, so that it disturbs nobody else.
+
+#![allow(dead_code, reason = "each binary uses its part of this")]
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use checkpoint_conformance::Missing;
+use checkpoint_servers::{SHARED_MEMORY, Server, free_port};
+use testcontainers::bollard::query_parameters::KillContainerOptions;
+use testcontainers::core::client::docker_client_instance;
+use testcontainers::core::{ExecCommand, IntoContainerPort as _};
+use testcontainers::runners::AsyncRunner as _;
+use testcontainers::{ContainerAsync, GenericImage, ImageExt as _};
+use tokio::runtime::{Builder, Runtime};
+
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// How long an image may take that has to be pulled first.
+const PULL: Duration = Duration::from_secs(600);
+
+/// How long a server may take until it answers, or has ended.
+const ANSWER: Duration = Duration::from_secs(120);
+
+/// Containers outlive the runtimes of single tests.
+static RUNTIME: LazyLock<Runtime> =
+    LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
+
+/// What was started for this binary, or why it could not be.
+static SHARED: Mutex<Vec<(&'static Server, Result<Container, Missing>)>> = Mutex::new(Vec::new());
+
+/// The URL of a server that all tests of this binary share, or why there is none. Never starts a container while tests
+/// are only listed.
+pub(crate) fn url(server: &'static Server) -> Result<String, Missing> {
+    if let Some(url) = given(server) {
+        return Ok(url);
+    }
+    if std::env::args().any(|argument| argument == "--list") {
+        return Err(missing(server, "the tests are only listed"));
+    }
+    if let Some(upstream) = server.before {
+        // Tests may look at both, which have to be the same server then.
+        if given(upstream).is_some() {
+            return Err(missing(server, &format!("{} is set alone", upstream.variable)));
+        }
+        url(upstream)?;
+    }
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let host_of = |shared: &[(&Server, Result<Container, Missing>)], wanted: &Server| {
+        let found = shared.iter().find(|(server, _)| server.name == wanted.name);
+        found.and_then(|(_, started)| started.as_ref().ok()).map(|container| container.host.clone())
+    };
+    let at = match shared.iter().position(|(known, _)| known.name == server.name) {
+        Some(at) => at,
+        None => {
+            let upstream = server.before.and_then(|upstream| host_of(&shared, upstream));
+            let started = block_on(Container::new(server, upstream));
+            shared.push((server, started.map_err(|error| missing(server, &error.to_string()))));
+            shared.len() - 1
+        }
+    };
+    shared[at].1.as_ref().map(Container::url).map_err(Clone::clone)
+}
+
+/// Runs the tests of a binary, and removes the containers that they started.
+pub(crate) fn with_servers(tests: impl FnOnce() -> ExitCode) -> ExitCode {
+    let code = tests();
+    // What stands before something goes first.
+    let mut shared = std::mem::take(&mut *SHARED.lock().unwrap_or_else(PoisonError::into_inner));
+    while shared.pop().is_some() {}
+    code
+}
+
+/// A server of one test's own, in a container that goes with this value. Its URL stays the same when it is stopped and
+/// started again, and what it stored is still there.
+#[derive(Debug)]
+pub(crate) struct Private {
+    container: Container,
+    /// What it stands before.
+    _upstream: Option<Container>,
+}
+
+impl Private {
+    /// Starts a server, or says why there is none. It answers when this returns.
+    pub(crate) async fn new(server: &'static Server) -> Result<Self, Missing> {
+        let start = async move {
+            let upstream = match server.before {
+                Some(upstream) => Some(Container::new(upstream, None).await?),
+                None => None,
+            };
+            let host = upstream.as_ref().map(|upstream| upstream.host.clone());
+            Ok(Self { container: Container::new(server, host).await?, _upstream: upstream })
+        };
+        let started: Result<_, Failed> = RUNTIME.spawn(start).await.unwrap();
+        started.map_err(|error| missing(server, &error.to_string()))
+    }
+
+    /// Where it listens, also while it does not run.
+    pub(crate) fn url(&self) -> String {
+        self.container.url()
+    }
+
+    /// Shuts it down in an orderly way, without waiting for its clients, and waits until it has ended.
+    pub(crate) async fn stop(&self) {
+        let signal = format!("kill -s {} 1", self.container.server.stop_signal);
+        let inner = self.container.inner();
+        self.container
+            .end(async move {
+                inner.exec(ExecCommand::new(["sh", "-c", &signal])).await?;
+                Ok(())
+            })
+            .await;
+    }
+
+    /// Ends it as a crash does, and waits until it has ended.
+    pub(crate) async fn kill(&self) {
+        let id = self.container.inner().id().to_owned();
+        self.container
+            .end(async move {
+                let options = KillContainerOptions { signal: "KILL".to_owned() };
+                docker_client_instance().await?.kill_container(&id, Some(options)).await?;
+                Ok(())
+            })
+            .await;
+    }
+
+    /// Starts it again, and waits until it answers.
+    pub(crate) async fn start(&self) {
+        let (server, inner) = (self.container.server, self.container.inner());
+        let started = RUNTIME.spawn(async move {
+            inner.start().await?;
+            answers(server, &inner).await
+        });
+        started.await.unwrap().unwrap();
+    }
+}
+
+/// A container of ours.
+#[derive(Debug)]
+struct Container {
+    server: &'static Server,
+    /// The port of this machine, which stays the same over restarts.
+    port: u16,
+    /// Its name, by which others of the same network reach it.
+    host: String,
+    /// Taken when it is dropped.
+    inner: Option<Arc<ContainerAsync<GenericImage>>>,
+}
+
+impl Container {
+    async fn new(server: &'static Server, upstream: Option<String>) -> Result<Self, Failed> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let network = format!("checkpoint-test-{}", std::process::id());
+        let host = format!("{network}-{}-{}", COUNT.fetch_add(1, Ordering::Relaxed), server.name);
+        let image = image(server).await?;
+        let (name, tag) = image.rsplit_once(':').ok_or("an image has a tag")?;
+        let port = free_port(None)?;
+        let mut request = GenericImage::new(name, tag)
+            .with_entrypoint("sh")
+            .with_exposed_port(server.port.tcp())
+            .with_cmd(["-c", server.script])
+            .with_container_name(&host)
+            .with_network(&network)
+            .with_mapped_port(port, server.port.tcp())
+            .with_shm_size(SHARED_MEMORY)
+            .with_host_config_modifier(|config| {
+                let bindings = config.port_bindings.iter_mut().flat_map(|ports| ports.values_mut());
+                for binding in bindings.flatten().flatten() {
+                    binding.host_ip = Some("127.0.0.1".to_owned());
+                }
+            });
+        for (variable, value) in server.environment(upstream.as_deref()) {
+            request = request.with_env_var(variable, value);
+        }
+        let inner =
+            tokio::time::timeout(PULL, request.start()).await.map_err(|_| "it does not start in time")??;
+        let container = Self { server, port, host, inner: Some(Arc::new(inner)) };
+        answers(server, &container.inner()).await?;
+        Ok(container)
+    }
+
+    fn url(&self) -> String {
+        self.server.url(self.port)
+    }
+
+    fn inner(&self) -> Arc<ContainerAsync<GenericImage>> {
+        self.inner.clone().unwrap()
+    }
+
+    /// Does what ends the server, and waits until it has.
+    async fn end(&self, how: impl Future<Output = Result<(), Failed>> + Send + 'static) {
+        let inner = self.inner();
+        let ended: Result<(), Failed> = RUNTIME
+            .spawn(async move {
+                how.await?;
+                let begun = Instant::now();
+                while inner.is_running().await? {
+                    if begun.elapsed() > ANSWER {
+                        return Err("the server does not end".into());
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Ok(())
+            })
+            .await
+            .unwrap();
+        ended.unwrap();
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let inner = self.inner.take();
+        // Its own drop removes it, and wants a runtime for that.
+        block_on(async move { drop(inner) });
+    }
+}
+
+/// The URL that the environment gives.
+fn given(server: &Server) -> Option<String> {
+    std::env::var(server.variable).ok().filter(|url| !url.is_empty())
+}
+
+fn missing(server: &Server, why: &str) -> Missing {
+    let reason = format!(
+        "{} is not set (cargo xtask test sets it), and no container could be started: {why}",
+        server.variable
+    );
+    Missing::new(server.name, reason, &[server.name, server.family])
+}
+
+/// The image that is here already; else the official one, which is pulled.
+async fn image(server: &Server) -> Result<String, Failed> {
+    let docker = docker_client_instance().await?;
+    let local = server.official.map(str::to_owned).into_iter().chain([server.stand_in()]);
+    for image in local {
+        if docker.inspect_image(&image).await.is_ok() {
+            return Ok(image);
+        }
+    }
+    let build = || format!("its image is not here; cargo xtask servers up {} builds it", server.name);
+    Ok(server.official.ok_or_else(build)?.to_owned())
+}
+
+/// Waits until a server answers.
+async fn answers(server: &Server, container: &ContainerAsync<GenericImage>) -> Result<(), Failed> {
+    let probe = format!("if {}; then echo answers; fi", server.probe);
+    let begun = Instant::now();
+    loop {
+        if !container.is_running().await? {
+            let said = [container.stdout_to_vec().await?, container.stderr_to_vec().await?].concat();
+            return Err(format!("it has ended: {}", String::from_utf8_lossy(&said)).into());
+        }
+        let mut probing = container.exec(ExecCommand::new(["sh", "-c", &probe])).await?;
+        if String::from_utf8_lossy(&probing.stdout_to_vec().await?).contains("answers") {
+            return Ok(());
+        }
+        if begun.elapsed() > ANSWER {
+            return Err("it does not answer".into());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Runs something in our runtime, from anywhere: a thread of its own may block inside of another runtime too.
+fn block_on<T: Send>(future: impl Future<Output = T> + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(|| RUNTIME.block_on(future)).join().unwrap())
+}
