@@ -20,6 +20,8 @@ const PGBOUNCER: &str = "a prepared statement is gone or not ours, as happens be
                          say pgbouncer(true)";
 const TOO_LARGE: &str = "PostgreSQL cannot hold a value this large: ids share about 2,700 bytes in an index, \
                          and a row's value has at most 1 GB";
+const BAD_PASSWORD: &str = "the server refused the password; check user and password";
+const NO_DATABASE: &str = "the database does not exist; create it, or name another one";
 const REFUSED: &str = "the server refused the call";
 const UNREACHABLE: &str = "the server cannot be reached; check host and port, and that it runs";
 const LOST: &str = "the connection to the server was lost";
@@ -70,32 +72,20 @@ pub fn is_stale_statement(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_some_and(|db| db.code().code() == "26000" || is_stale_plan(db))
 }
 
-/// Whether the connection is of no more use: it was closed, cut, or ended by the server.
-///
-/// The statement may have been executed all the same.
-pub fn is_connection_lost(error: &tokio_postgres::Error) -> bool {
-    match error.as_db_error() {
-        Some(db) => {
-            matches!(db.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
-                || matches!(db.code().code(), "57P01" | "57P02" | "57P03" | "57P05" | "25P03")
-                || db.code().code().starts_with("08")
-        }
-        None => error.is_closed() || source_of::<io::Error>(error).is_some(),
-    }
-}
-
 /// The table of what the server says: kind, what to do, and whether repeating the call may help.
 fn describe(db: &DbError) -> Row {
     use ErrorKind::{
         Backend, Conflict, InvalidArgument, InvalidConfig, Schema, Timeout, Unavailable, Unsupported,
     };
-    let fatal = matches!(db.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
+    // PgBouncer does not send the severity that is never translated, nor does it translate.
+    let fatal = match db.parsed_severity() {
+        Some(severity) => matches!(severity, Severity::Fatal | Severity::Panic),
+        None => db.severity() == "FATAL",
+    };
     let code = db.code().code();
     match code {
-        "28P01" => (InvalidConfig, "the server refused the password; check user and password", false),
-        "3D000" | "57P04" => {
-            (InvalidConfig, "the database does not exist; create it, or name another one", false)
-        }
+        "28P01" => (InvalidConfig, BAD_PASSWORD, false),
+        "3D000" | "57P04" => (InvalidConfig, NO_DATABASE, false),
         "42501" => (
             InvalidConfig,
             "the role lacks a privilege on the database, the schema or a table; grant it",
@@ -107,6 +97,12 @@ fn describe(db: &DbError) -> Row {
         "08P01" if db.message().contains("unsupported startup parameter") => {
             (InvalidConfig, "PgBouncer refuses what the startup packet has; say pgbouncer(true)", false)
         }
+        "08P01"
+            if ["authentication failed", "no such user"].iter().any(|part| db.message().contains(part)) =>
+        {
+            (InvalidConfig, BAD_PASSWORD, false)
+        }
+        "08P01" if db.message().contains("no such database") => (InvalidConfig, NO_DATABASE, false),
         "08P01" if !fatal => (Backend, REFUSED, false),
         "57P01" | "57P02" | "57P03" => (Unavailable, "the server stops or starts; try again", true),
         "25P03" | "57P05" => (Unavailable, "the server closed a connection that was idle for too long", true),
@@ -348,6 +344,9 @@ mod tests {
             ("ERROR", "42703", "column does not exist", Schema, false),
             ("ERROR", "25006", "cannot execute INSERT in a read-only transaction", Unsupported, false),
             ("ERROR", "0A000", "not implemented", Unsupported, false),
+            ("FATAL", "08P01", "SASL authentication failed", InvalidConfig, false),
+            ("FATAL", "08P01", "no such user: u", InvalidConfig, false),
+            ("FATAL", "08P01", "no such database: d", InvalidConfig, false),
             ("FATAL", "08P01", "query_wait_timeout", Unavailable, true),
             ("FATAL", "08006", "connection failure", Unavailable, true),
             ("ERROR", "08000", "connection exception", Unavailable, true),
@@ -420,6 +419,14 @@ mod tests {
             assert!(!shown.contains(secret), "{shown}");
             assert!(shown.contains(kept), "{shown}");
         }
+    }
+
+    #[tokio::test]
+    async fn pgbouncers_severity_counts() {
+        let fields = [(b'S', "FATAL"), (b'C', "08P01"), (b'M', "query_wait_timeout")];
+        assert_eq!(convert(said(&fields).await).kind(), ErrorKind::Unavailable);
+        let fields = [(b'S', "ERROR"), (b'C', "08P01"), (b'M', "insufficient data left in message")];
+        assert_eq!(convert(said(&fields).await).kind(), ErrorKind::Backend);
     }
 
     #[tokio::test]

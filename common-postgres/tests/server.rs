@@ -3,7 +3,7 @@
 //!
 //! `CHECKPOINT_TEST_POSTGRES_URL` names a superuser of a server on this machine; `CHECKPOINT_TEST_POSTGRES_CERTS` the
 //! folder with `ca.crt`, `wrong-ca.crt`, `client.crt` and `client.key`, where the server has TLS for `localhost` and
-//! `127.0.0.1` and lets `cert_user` in by certificate only.
+//! `127.0.0.1` and lets `cert_user` in by certificate only; `CHECKPOINT_TEST_PGBOUNCER_URL` a PgBouncer.
 
 use std::error::Error as StdError;
 use std::path::PathBuf;
@@ -17,6 +17,9 @@ use common_postgres::{PostgresConfig, SslMode, convert, convert_pool, is_stale_s
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use secrecy::SecretString;
 
+const POSTGRES: &str = "CHECKPOINT_TEST_POSTGRES_URL";
+const PGBOUNCER: &str = "CHECKPOINT_TEST_PGBOUNCER_URL";
+
 type Test = Result<(), Failed>;
 
 struct Server {
@@ -27,8 +30,8 @@ struct Server {
 }
 
 impl Server {
-    fn from_env() -> Option<Self> {
-        let url = std::env::var("CHECKPOINT_TEST_POSTGRES_URL").ok().filter(|url| !url.is_empty())?;
+    fn from_env(variable: &str) -> Option<Self> {
+        let url = std::env::var(variable).ok().filter(|url| !url.is_empty())?;
         // Read by the driver, so that our own reading is not its own witness.
         let url: tokio_postgres::Config = url.parse().ok()?;
         let password = url.get_password().unwrap_or_default();
@@ -332,6 +335,19 @@ async fn exhausted_pool(server: &Server) -> Test {
     check(error.kind() == ErrorKind::Unavailable && !error.is_retryable(), &format!("{error:?}"))
 }
 
+async fn through_pgbouncer(server: &Server) -> Test {
+    let config = server.config("127.0.0.1");
+    // It does not take what a direct server is told at startup.
+    refused(&config, ErrorKind::InvalidConfig, "pgbouncer(true)").await?;
+    let config = config.pgbouncer(true);
+    let client = connect(&config).await.map_err(report)?;
+    let rows = client.query_typed("SELECT 1", &[]).await.map_err(|error| report(convert(error)))?;
+    check(rows.len() == 1, "no row")?;
+    refused(&config.clone().password("wrong".to_owned().into()), ErrorKind::InvalidConfig, "password")
+        .await?;
+    Ok(())
+}
+
 /// A test that runs where its server is, and is shown as ignored, or failed if it is required, elsewhere.
 fn trial<S, F>(name: &'static str, on: Option<&Arc<S>>, missing: &'static str, test: F) -> Trial
 where
@@ -355,9 +371,11 @@ where
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let server = Server::from_env().map(Arc::new);
+    let server = Server::from_env(POSTGRES).map(Arc::new);
+    let bouncer = Server::from_env(PGBOUNCER).map(Arc::new);
     let certs = std::env::var_os("CHECKPOINT_TEST_POSTGRES_CERTS").filter(|folder| !folder.is_empty());
-    let tls = Server::from_env().zip(certs).map(|(server, certs)| Arc::new(Tls(server, certs.into())));
+    let tls =
+        Server::from_env(POSTGRES).zip(certs).map(|(server, certs)| Arc::new(Tls(server, certs.into())));
     let (on, no_server) = (server.as_ref(), "CHECKPOINT_TEST_POSTGRES_URL is not set");
     let (on_tls, no_certs) =
         (tls.as_ref(), "CHECKPOINT_TEST_POSTGRES_URL or CHECKPOINT_TEST_POSTGRES_CERTS is not set");
@@ -374,6 +392,12 @@ fn main() -> ExitCode {
         trial("changed_table", on, no_server, changed_table),
         trial("cut_connection", on, no_server, cut_connection),
         trial("exhausted_pool", on, no_server, exhausted_pool),
+        trial(
+            "through_pgbouncer",
+            bouncer.as_ref(),
+            "CHECKPOINT_TEST_PGBOUNCER_URL is not set",
+            through_pgbouncer,
+        ),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
