@@ -1,0 +1,319 @@
+//! `ckpt` on PostgreSQL. Each test has a database of its own.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../../tests/tests/shared/postgres.rs"]
+mod postgres;
+#[path = "../../tests/tests/shared/server.rs"]
+mod server;
+mod shared;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output, Stdio};
+
+use checkpoint_core::{BaseCheckpointSaver, Value};
+use checkpoint_sqlite::{SqliteSaver, Synchronous};
+use rusqlite::types::Value::Blob;
+use serde_json::Value as Json;
+
+use postgres::{Database, Server, count, in_runtime};
+use shared::{Golden, block_on, ckpt, failure, fill, key_file, rows, text};
+
+fn main() -> ExitCode {
+    server::with_servers(|| {
+        postgres::run(&[
+            ("every_command_works_as_on_a_file", every_command_works_as_on_a_file),
+            ("what_python_wrote_arrives_and_comes_back", what_python_wrote_arrives_and_comes_back),
+            ("rows_come_back_byte_by_byte", rows_come_back_byte_by_byte),
+            ("a_copy_that_is_killed_ends_complete", a_copy_that_is_killed_ends_complete),
+            ("values_are_sealed_on_the_way", values_are_sealed_on_the_way),
+            ("a_schema_is_a_database_of_its_own", a_schema_is_a_database_of_its_own),
+            ("what_is_wrong_is_said_without_the_password", what_is_wrong_is_said_without_the_password),
+            ("the_suite_runs", the_suite_runs),
+        ])
+    })
+}
+
+fn database(server: &Server) -> Database {
+    in_runtime(Database::set_up(server.url()))
+}
+
+fn file(directory: &Path, name: &str) -> PathBuf {
+    let path = directory.join(name);
+    let saver = SqliteSaver::builder(&path).synchronous(Synchronous::Normal).build().unwrap();
+    block_on(saver.setup()).unwrap();
+    path
+}
+
+fn filled(directory: &Path, threads: &[&str], steps: i64, bytes: usize) -> PathBuf {
+    let path = file(directory, "source.sqlite");
+    let saver = SqliteSaver::builder(&path).synchronous(Synchronous::Normal).build().unwrap();
+    block_on(fill(&saver, threads, steps, bytes));
+    path
+}
+
+fn sqlite(path: &Path) -> String {
+    format!("sqlite:{}", path.display())
+}
+
+fn copy(from: &str, to: &str, arguments: &[&str]) -> Command {
+    // By the environment, where nobody else sees a password.
+    let mut copy = ckpt();
+    copy.env("CKPT_FROM", from).env("CKPT_TO", to).args(["copy", "--json"]).args(arguments);
+    copy
+}
+
+fn counts(from: &str, to: &str, arguments: &[&str]) -> Json {
+    serde_json::from_str(&text(&copy(from, to, arguments).output().unwrap())).unwrap()
+}
+
+fn run(url: &str, arguments: &[&str]) -> Output {
+    ckpt().env("CKPT_URL", url).args(arguments).output().unwrap()
+}
+
+fn every_command_works_as_on_a_file(server: &Server) {
+    let database = in_runtime(Database::create(server.url()));
+    let golden = Golden::new();
+    let key = key_file(golden.directory.path());
+    assert!(failure(&run(database.url(), &["threads"]), 4).contains("`ckpt setup`"));
+    let no_tables = copy(&golden.url(), database.url(), &["func-1"]).output().unwrap();
+    assert!(failure(&no_tables, 4).contains("--to"));
+    for _ in 0..2 {
+        assert_eq!(text(&run(database.url(), &["setup"])), "The tables are ready.\n");
+    }
+    let clear = ["delta-1", "delta-slow-1", "delta-slow-exit-1", "func-1", "rich-1"];
+    counts(&golden.url(), database.url(), &clear);
+    counts(&golden.url(), database.url(), &["enc-1", "--key-file", key.to_str().unwrap()]);
+    for arguments in [
+        &["threads"][..],
+        &["threads", "--json", "--after", "delta-1", "--limit", "2"],
+        &["history", "rich-1"],
+        &["history", "rich-1", "--json"],
+        &["history", "func-1", "--ns", "", "--limit", "2"],
+        &["show", "rich-1", "--channel", "messages"],
+        &["show", "func-1"],
+        &["show", "rich-1", "1f1e4fbf-bec5-6005-8001-2d43fac462cf", "--json"],
+    ] {
+        let (there, here) = (text(&run(database.url(), arguments)), golden.text(arguments));
+        // JSON columns keep no order of keys, so neither do channels and metadata.
+        let told = |text: &str| -> Vec<Value> {
+            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| line.into()));
+            let mut lines: Vec<_> = lines.map(sorted).collect();
+            if arguments[0] == "show" {
+                lines.sort_by_cached_key(|line| format!("{line:?}"));
+            }
+            lines
+        };
+        assert!(!here.is_empty() && told(&there) == told(&here), "{arguments:?}");
+    }
+    let sealed = run(database.url(), &["show", "enc-1", "--channel", "log"]);
+    assert!(failure(&sealed, 6).contains("LANGGRAPH_AES_KEY"));
+    assert!(text(&run(database.url(), &["show", "enc-1"])).contains("--key-file"));
+    let rows = text(&run(database.url(), &["history", "enc-1", "--json"]));
+    assert!(rows.lines().all(|line| line.contains("\"encrypted\":true")), "{rows}");
+    let opened = run(database.url(), &["show", "enc-1", "--json", "--key-file", key.to_str().unwrap()]);
+    assert!(!text(&opened).contains("$error"));
+
+    text(&run(database.url(), &["copy-thread", "rich-1", "copy"]));
+    assert!(failure(&run(database.url(), &["copy-thread", "func-1", "copy"]), 2).contains("--yes"));
+    text(&run(database.url(), &["prune", "copy", "--yes"]));
+    assert_eq!(text(&run(database.url(), &["history", "copy", "--json"])).lines().count(), 3);
+    text(&run(database.url(), &["delete-thread", "copy", "--yes"]));
+    assert!(failure(&run(database.url(), &["history", "copy"]), 3).contains("copy"));
+    text(&run(database.url(), &["prune", "--all", "--strategy", "delete", "--yes"]));
+    assert_eq!(text(&run(database.url(), &["threads"])), "0 threads\n");
+}
+
+fn what_python_wrote_arrives_and_comes_back(server: &Server) {
+    let database = database(server);
+    let golden = Golden::new();
+    let key = key_file(golden.directory.path());
+    let key = key.to_str().unwrap();
+    golden.text(&["setup"]);
+    let back = file(golden.directory.path(), "back.sqlite");
+    let first = counts(&golden.url(), database.url(), &["--key-file", key]);
+    let second = counts(database.url(), &sqlite(&back), &["--key-file", key]);
+    let [checkpoints, writes] = rows(&golden.path);
+    for counted in [first, second] {
+        assert_eq!(
+            (&counted["checkpoints"], &counted["writes"]),
+            (&checkpoints.len().into(), &writes.len().into())
+        );
+    }
+    // Compared both ways, nothing is missing and nothing differs, on any of the sides.
+    let sides = [golden.url(), database.url().to_owned(), sqlite(&back)];
+    for from in &sides {
+        for to in sides.iter().filter(|to| *to != from) {
+            let counted = counts(from, to, &["--dry-run", "--key-file", key]);
+            for nothing in ["checkpoints", "writes", "checkpoints_only_in_target", "threads_not_whole"] {
+                assert_eq!(counted[nothing], 0, "{nothing}");
+            }
+            assert_eq!(counted["checkpoints_there_already"], checkpoints.len());
+        }
+    }
+    // Ciphertext differs each time; whose write it is and where it stands does not.
+    let places = |path: &Path| -> Vec<_> { rows(path)[1].iter().map(|row| row[..7].to_vec()).collect() };
+    assert!(places(&back) == places(&golden.path));
+    let parents = |path: &Path| -> Vec<_> { rows(path)[0].iter().map(|row| row[..4].to_vec()).collect() };
+    assert!(parents(&back) == parents(&golden.path));
+}
+
+fn rows_come_back_byte_by_byte(server: &Server) {
+    let database = database(server);
+    let directory = tempfile::tempdir().unwrap();
+    let source = filled(directory.path(), &["a", "b", ""], 40, 3000);
+    let back = file(directory.path(), "back.sqlite");
+    counts(&sqlite(&source), database.url(), &[]);
+    counts(database.url(), &sqlite(&back), &[]);
+    assert_same_values(&source, &back);
+}
+
+/// Every row but the order of keys, which JSON columns do not keep.
+fn assert_same_values(left: &Path, right: &Path) {
+    let read = |path: &Path| {
+        rows(path).map(|mut rows| {
+            for row in &mut rows {
+                if let [.., Blob(checkpoint), Blob(metadata)] = row.as_mut_slice() {
+                    *checkpoint = sorted(Value::from_msgpack(checkpoint).unwrap()).to_msgpack().unwrap();
+                    let value: Value = serde_json::from_slice(metadata).unwrap();
+                    *metadata = sorted(value).to_msgpack().unwrap();
+                }
+            }
+            rows
+        })
+    };
+    for (left, right) in read(left).iter().zip(&read(right)) {
+        for (left, right) in left.iter().zip(right) {
+            assert!(left == right, "{:?} differs", &left[..3]);
+        }
+        assert_eq!(left.len(), right.len());
+    }
+}
+
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        Value::Map(mut entries) => {
+            entries.sort_by_cached_key(|(key, _)| format!("{key:?}"));
+            Value::Map(entries.into_iter().map(|(key, value)| (key, sorted(value))).collect())
+        }
+        other => other,
+    }
+}
+
+fn a_copy_that_is_killed_ends_complete(server: &Server) {
+    let database = database(server);
+    let directory = tempfile::tempdir().unwrap();
+    let source = filled(directory.path(), &["a", "b"], 300, 2000);
+    let arrived =
+        || in_runtime(async { count(&database.client().await, "SELECT count(*) FROM checkpoints").await });
+    let (mut kills, mut goal) = (0, 1);
+    loop {
+        let mut child = copy(&sqlite(&source), database.url(), &[])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        while arrived() < goal && child.try_wait().unwrap().is_none() {}
+        child.kill().unwrap();
+        if child.wait().unwrap().success() {
+            break;
+        }
+        kills += 1;
+        goal = arrived() + 61;
+    }
+    assert!(kills > 1, "{kills}");
+    let back = file(directory.path(), "back.sqlite");
+    counts(database.url(), &sqlite(&back), &[]);
+    assert_same_values(&source, &back);
+}
+
+fn values_are_sealed_on_the_way(server: &Server) {
+    let database = database(server);
+    let directory = tempfile::tempdir().unwrap();
+    let source = filled(directory.path(), &["canary"], 12, 50);
+    let key = directory.path().join("gcm");
+    std::fs::write(&key, [7; 32]).unwrap();
+    let key = format!("k1={}", key.display());
+    counts(&sqlite(&source), database.url(), &["--to-gcm-key", &key]);
+    let clear = "SELECT (SELECT count(*) FROM checkpoint_blobs WHERE type NOT LIKE '%+aes256gcm') \
+                 + (SELECT count(*) FROM checkpoint_writes WHERE type NOT LIKE '%+aes256gcm') \
+                 + (SELECT count(*) FROM checkpoints WHERE checkpoint::text LIKE '%rust%')";
+    assert_eq!(in_runtime(async { count(&database.client().await, clear).await }), 0);
+    for wrong in [&[][..], &["--from-key-file", source.to_str().unwrap()]] {
+        let back = file(directory.path(), "wrong.sqlite");
+        let code = if wrong.is_empty() { 6 } else { 2 };
+        failure(&copy(database.url(), &sqlite(&back), wrong).output().unwrap(), code);
+        assert!(rows(&back).iter().all(Vec::is_empty));
+    }
+    let back = file(directory.path(), "back.sqlite");
+    counts(database.url(), &sqlite(&back), &["--from-gcm-key", &key]);
+    assert_same_values(&source, &back);
+    // Whoever forgot the key does not mix clear text in.
+    let other = filled(
+        &{
+            let other = directory.path().join("other");
+            std::fs::create_dir(&other).unwrap();
+            other
+        },
+        &["other"],
+        2,
+        10,
+    );
+    assert!(failure(&copy(&sqlite(&other), database.url(), &[]).output().unwrap(), 6).contains("--to"));
+}
+
+fn a_schema_is_a_database_of_its_own(server: &Server) {
+    let database = database(server);
+    let directory = tempfile::tempdir().unwrap();
+    let source = filled(directory.path(), &["a"], 12, 50);
+    let separator = if database.url().contains('?') { '&' } else { '?' };
+    let within = |schema: &str| format!("{}{separator}schema={schema}", database.url());
+    let (one, two) = (within("one"), within("Tw%20o"));
+    for url in [&one, &two] {
+        text(&run(url, &["setup"]));
+    }
+    counts(&sqlite(&source), &one, &[]);
+    counts(&one, &two, &[]);
+    assert_eq!(text(&run(database.url(), &["threads"])), "0 threads\n");
+    let back = file(directory.path(), "back.sqlite");
+    counts(&two, &sqlite(&back), &[]);
+    assert_same_values(&source, &back);
+    assert!(failure(&copy(&one, &one, &[]).output().unwrap(), 2).contains("same database"));
+}
+
+fn what_is_wrong_is_said_without_the_password(server: &Server) {
+    const PASSWORD: &str = "hunter2x";
+    let (_, place) = server.url().rsplit_once('@').unwrap();
+    let (user, _) = server.url().split_once("://").unwrap().1.split_once(':').unwrap();
+    let (host, _) = place.split_once('/').unwrap();
+    for (url, code, said) in [
+        (format!("postgres://{user}:{PASSWORD}@{place}"), 2, "password"),
+        (format!("postgres://{user}:{PASSWORD}@no-such-host.invalid/x"), 5, "cannot be reached"),
+        (format!("postgres://{user}:{PASSWORD}@{host}/x?foo={PASSWORD}"), 2, "foo"),
+        (format!("postgres://{user}:{PASSWORD}@{host}:{PASSWORD}/x"), 2, "port"),
+        (format!("postgres://{user}:{PASSWORD}@{host}/x?schema=%{PASSWORD}"), 2, "schema"),
+        (format!("{PASSWORD}@{host}/x"), 2, "no URL"),
+        (format!("{PASSWORD}@host/x"), 2, "no URL"),
+    ] {
+        let line = failure(&run(&url, &["threads"]), code);
+        assert!(line.contains(said) && !line.contains(PASSWORD), "{line}");
+        let file = tempfile::tempdir().unwrap();
+        let line = failure(&copy(&sqlite(&file.path().join("x")), &url, &[]).output().unwrap(), code);
+        assert!(!line.contains(PASSWORD), "{line}");
+    }
+    // A URL need not have the password.
+    let (_, password) = server.url().rsplit_once('@').unwrap().0.rsplit_once(':').unwrap();
+    let without = format!("postgres://{user}@{place}");
+    assert!(failure(&run(&without, &["threads"]), 2).contains("password"));
+    let given = ckpt().env("CKPT_URL", &without).env("PGPASSWORD", password).arg("setup").output().unwrap();
+    assert!(text(&given).contains("ready"));
+}
+
+fn the_suite_runs(server: &Server) {
+    let database = database(server);
+    let lines = text(&run(database.url(), &["conformance", "put_writes", "--json"]));
+    let summary: Json = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    assert!(summary["passed"].as_u64().is_some_and(|passed| passed >= 10), "{summary}");
+    assert_eq!(text(&run(database.url(), &["threads"])), "0 threads\n");
+}
