@@ -42,7 +42,7 @@ pub struct Server {
     /// The superuser, where the server has one.
     pub account: Option<Account>,
     /// The server that this one stands before; the script finds its host in `SERVER_UPSTREAM`.
-    pub before: Option<&'static Server>,
+    pub before: Option<&'static Self>,
     /// The environment variable of the folder with its certificates, where it has some.
     pub certificates: Option<&'static str>,
 }

@@ -8,6 +8,7 @@ mod servers;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use checkpoint_servers::{PGBOUNCER, POSTGRES, POSTGRES_15};
 use clap::{Parser, Subcommand};
 
 use crate::run::{Result, cargo};
@@ -61,16 +62,7 @@ fn main() -> ExitCode {
 
 fn chore(chore: Chore) -> Result<()> {
     match chore {
-        Chore::Test { arguments } => {
-            let mut test = cargo();
-            test.args(["test", "--workspace", "--locked"]);
-            for environment in python::set_up()? {
-                test.env(environment.variable, environment.python);
-            }
-            // With everything set up, a case that cannot run has failed.
-            test.env("CHECKPOINT_TEST_REQUIRE", "python");
-            run::run(test.args(arguments))
-        }
+        Chore::Test { arguments } => test(&arguments),
         Chore::Venv => {
             for environment in python::set_up()? {
                 println!("{}={}", environment.variable, environment.python.display());
@@ -104,6 +96,45 @@ fn chore(chore: Chore) -> Result<()> {
     }
 }
 
+/// Builds the tests while their environments and servers are set up, then runs them.
+fn test(arguments: &[String]) -> Result<()> {
+    let with_tests = || {
+        let mut test = cargo();
+        test.args(["test", "--workspace", "--locked"]);
+        test
+    };
+    let (pythons, servers) = std::thread::scope(|scope| {
+        // An error has to cross from one thread to another.
+        let pythons = scope.spawn(|| python::set_up().map_err(|error| error.to_string()));
+        let wanted = [&POSTGRES, &POSTGRES_15, &PGBOUNCER];
+        let servers = scope.spawn(move || servers::up(&wanted).map_err(|error| error.to_string()));
+        if let Some(arguments) = build_arguments(arguments) {
+            run::run(with_tests().arg("--no-run").args(arguments))?;
+        }
+        let failed = "setting up the tests failed";
+        Ok::<_, Box<dyn std::error::Error>>((
+            pythons.join().map_err(|_| failed)?,
+            servers.join().map_err(|_| failed)?,
+        ))
+    })?;
+    let mut test = with_tests();
+    for environment in pythons? {
+        test.env(environment.variable, environment.python);
+    }
+    test.envs(servers?);
+    // With everything set up, a case that cannot run has failed.
+    test.env("CHECKPOINT_TEST_REQUIRE", "python,postgres");
+    run::run(test.args(arguments))
+}
+
+/// The arguments that decide what is built, if it can be built without running it.
+fn build_arguments(arguments: &[String]) -> Option<&[String]> {
+    let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
+    let arguments = &arguments[..end];
+    let only_runs = |argument: &String| argument == "--doc" || argument == "--no-run";
+    (!arguments.iter().any(only_runs)).then_some(arguments)
+}
+
 /// The workspace's folder.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
@@ -112,4 +143,18 @@ fn root() -> PathBuf {
 /// The folder for everything that is built.
 fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |target| root().join(target))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_built_before_it_is_run() {
+        let arguments = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let built = |text| build_arguments(&arguments(text)).map(<[String]>::to_vec);
+        assert_eq!(built("--test sqlite -- prune --doc"), Some(arguments("--test sqlite")));
+        assert_eq!(built(""), Some(Vec::new()));
+        assert_eq!(built("--doc"), None);
+    }
 }

@@ -32,13 +32,14 @@ pub(super) fn make(folder: &Path) -> Result<()> {
     ];
     for (name, text) in files {
         let path = folder.join(name);
-        std::fs::write(&path, text)
+        std::fs::write(&path, &text)
             .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
         // libpq takes no key that others may read.
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;
-            let mode = std::fs::Permissions::from_mode(if name.ends_with(".key") { 0o600 } else { 0o644 });
+            let mode =
+                std::fs::Permissions::from_mode(if text.contains("PRIVATE KEY") { 0o600 } else { 0o644 });
             std::fs::set_permissions(&path, mode).map_err(|error| format!("{}: {error}", path.display()))?;
         }
     }

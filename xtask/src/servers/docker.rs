@@ -166,14 +166,19 @@ mod tests {
 
     #[test]
     fn others_are_told_what_to_do() {
-        let told = |obstacle, can_install, is_remote| match remedy(obstacle, can_install, true, is_remote) {
+        let told = |obstacle: Obstacle, can_install, is_remote| match remedy(
+            &obstacle,
+            can_install,
+            true,
+            is_remote,
+        ) {
             Remedy::Tell(text) => text,
             other => panic!("{other:?}"),
         };
-        assert!(told(&Obstacle::Client, false, false).contains("apt-get install docker.io"));
-        assert!(told(&engine(), false, false).contains("permission denied"));
+        assert!(told(Obstacle::Client, false, false).contains("apt-get install docker.io"));
+        assert!(told(engine(), false, false).contains("permission denied"));
         // An engine elsewhere is not ours to start.
-        assert!(told(&engine(), true, true).contains("DOCKER_HOST"));
+        assert!(told(engine(), true, true).contains("DOCKER_HOST"));
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Images {
         let context = Folder::new(folder.join(format!("image-{suite}")))?;
         write(&context.0.join("Dockerfile"), &dockerfile(suite))?;
         write(&context.0.join("host-apt.conf"), &apt::acquire_options())?;
-        let mut build = docker(["build", "--quiet", "--network", "host", "--tag", image]);
+        let mut build = docker(["build", "--quiet", "--force-rm", "--network", "host", "--tag", image]);
         build.args(["--build-arg", &format!("BASE={base}")]);
         for proxy in ["http_proxy", "https_proxy", "no_proxy"] {
             if std::env::var_os(proxy).is_some() {
