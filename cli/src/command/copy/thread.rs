@@ -325,3 +325,43 @@ fn place(config: &CheckpointConfig) -> String {
         if ns.is_empty() { String::new() } else { format!(" in namespace {}", output::namespace(ns)) };
     format!("thread {}, checkpoint {}{within}", output::thread(config.thread_id()), clean(id))
 }
+
+#[cfg(test)]
+mod tests {
+    use checkpoint_core::{Checkpoint, CheckpointMetadata};
+
+    use super::*;
+
+    /// A checkpoint on a parent, and its channels with their versions; a negative one has no value.
+    fn tuple(ns: &str, id: &str, parent: Option<&str>, channels: &[(&str, i64)]) -> CheckpointTuple {
+        let mut checkpoint = Checkpoint::with_id(id);
+        for (channel, version) in channels {
+            checkpoint = checkpoint.with_channel(*channel, *version, version.abs());
+            if *version < 0 {
+                checkpoint.channel_values.shift_remove(*channel);
+            }
+        }
+        let config = CheckpointConfig::new("t").with_checkpoint_ns(ns).with_checkpoint_id(id);
+        CheckpointTuple::new(config, checkpoint, CheckpointMetadata::default(), parent.map(Str::from), vec![])
+    }
+
+    #[test]
+    fn a_value_is_named_where_it_is_new() {
+        let mut sent = Sent::default();
+        let mut named = |tuple: CheckpointTuple| {
+            sent.new_versions(&tuple).keys().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(named(tuple("", "1", None, &[("a", 1), ("b", 1), ("c", -1)])), ["a", "b", "c"]);
+        assert_eq!(named(tuple("", "2", Some("1"), &[("a", 1), ("b", 2), ("c", -1)])), ["b"]);
+        // A snapshot of the same version, and a value that went.
+        assert_eq!(named(tuple("", "3", Some("2"), &[("a", -1), ("b", 2), ("c", 1)])), ["a", "c"]);
+        // A fork, and another namespace, know nothing of what went before.
+        assert_eq!(named(tuple("", "4", Some("1"), &[("a", 1), ("b", 1)])), ["a", "b"]);
+        assert_eq!(named(tuple("sub", "5", Some("4"), &[("a", 1)])), ["a"]);
+        assert!(named(tuple("", "6", Some("4"), &[("a", 1), ("b", 1)])).is_empty());
+        for number in 0..2 * NAMESPACES {
+            assert_eq!(named(tuple(&number.to_string(), "1", None, &[("a", 1)])), ["a"]);
+        }
+        assert!(sent.0.len() <= NAMESPACES);
+    }
+}
