@@ -207,7 +207,8 @@ fn describe_tls(error: &rustls::Error) -> Row {
         Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet, NotValidYetContext,
         Other, UnknownIssuer,
     };
-    const UNSIGNED: &str = "the server's certificate is not signed by one that sslrootcert names";
+    const UNSIGNED: &str =
+        "the server's certificate is not signed by an authority that is trusted here; look at sslrootcert";
     let message = match error {
         rustls::Error::InvalidCertificate(UnknownIssuer) => UNSIGNED,
         rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }) => {

@@ -10,7 +10,7 @@ use super::{PostgresConfig, SslMode, invalid, must_be};
 use crate::tls::RootCert;
 
 /// Parameters whose empty value means that they are not given.
-const KNOWN: [&str; 27] = [
+pub(super) const KNOWN: [&str; 27] = [
     "host",
     "hostaddr",
     "port",

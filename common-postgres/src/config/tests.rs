@@ -104,7 +104,9 @@ fn parameters_arrive() {
     assert_eq!(driver.get_tcp_user_timeout(), Some(&Duration::from_millis(1500)));
     assert_eq!(
         driver.get_options(),
-        Some("-c plan_cache_mode=force_generic_plan -c a=b -c statement_timeout=90000")
+        Some(
+            "-c plan_cache_mode=force_generic_plan -c enable_sort=off -c jit=off -c a=b -c statement_timeout=90000"
+        )
     );
 }
 
@@ -116,7 +118,10 @@ fn defaults_are_those_of_the_documentation() {
     let driver = config.driver_config().unwrap();
     assert_eq!(driver.get_connect_timeout(), Some(&Duration::from_secs(10)));
     assert_eq!(driver.get_application_name(), Some("checkpoint-postgres"));
-    assert_eq!(driver.get_options(), Some("-c plan_cache_mode=force_generic_plan"));
+    assert_eq!(
+        driver.get_options(),
+        Some("-c plan_cache_mode=force_generic_plan -c enable_sort=off -c jit=off")
+    );
     assert!(driver.get_keepalives());
     assert_eq!(driver.get_keepalives_idle(), Duration::from_secs(60));
     assert_eq!(driver.get_tcp_user_timeout(), Some(&Duration::from_secs(30)));
@@ -226,6 +231,18 @@ fn what_cannot_be_meant_is_refused_by_name() {
 }
 
 #[test]
+fn an_empty_value_is_none_for_every_parameter() {
+    for key in parameters::KNOWN.into_iter().filter(|key| *key != "ssl") {
+        let mut config = PostgresConfig::empty();
+        config.set(key, "").unwrap();
+        if let Err(error) = config.set(key, "?") {
+            assert!(error.to_string().starts_with(&format!("`{key}` must be")), "{key}: {error}");
+        }
+    }
+    assert!(PostgresConfig::empty().set("colour", "").unwrap_err().to_string().contains("not known"));
+}
+
+#[test]
 fn pgbouncer_gets_no_options_but_the_users_own() {
     let config = PostgresConfig::from_url("postgres://h/d?pgbouncer=true").unwrap();
     assert!(config.uses_pgbouncer());
@@ -284,7 +301,10 @@ fn the_environment_is_read_under_libpqs_names() {
     assert_eq!(driver.get_dbname(), Some("d"));
     assert_eq!(driver.get_application_name(), Some("app"));
     assert_eq!(driver.get_connect_timeout(), Some(&Duration::from_secs(4)));
-    assert_eq!(driver.get_options(), Some("-c plan_cache_mode=force_generic_plan -c a=b"));
+    assert_eq!(
+        driver.get_options(),
+        Some("-c plan_cache_mode=force_generic_plan -c enable_sort=off -c jit=off -c a=b")
+    );
     assert_eq!(driver.get_target_session_attrs(), TargetSessionAttrs::ReadOnly);
 
     for (name, value) in
