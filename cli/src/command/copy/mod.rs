@@ -43,9 +43,9 @@ impl Counter {
     }
 }
 
-/// What was done.
-#[derive(Default)]
+/// What was done, and who watches.
 struct Counts {
+    bar: ProgressBar,
     threads: Counter,
     /// Threads that were not copied whole.
     stopped: Counter,
@@ -55,6 +55,28 @@ struct Counts {
     /// Checkpoints that the target had.
     there: Counter,
     only_in_target: Counter,
+}
+
+impl Counts {
+    fn new(bar: ProgressBar) -> Self {
+        Self {
+            bar,
+            threads: Counter::default(),
+            stopped: Counter::default(),
+            checkpoints: Counter::default(),
+            writes: Counter::default(),
+            bytes: Counter::default(),
+            there: Counter::default(),
+            only_in_target: Counter::default(),
+        }
+    }
+
+    fn show(&self) {
+        if !self.bar.is_hidden() {
+            let (copied, there) = (HumanCount(self.checkpoints.get()), HumanCount(self.there.get()));
+            self.bar.set_message(format!("{copied} checkpoints copied, {there} there already, threads"));
+        }
+    }
 }
 
 pub(crate) async fn run(options: &Options, asked: &Copy) -> Result<()> {
@@ -80,10 +102,9 @@ pub(crate) async fn run(options: &Options, asked: &Copy) -> Result<()> {
         anstream::eprintln!("ckpt: note: no key is given for --to, so values are stored there in the clear");
     }
 
-    let counts = Counts::default();
-    let bar = progress(Some(total), "threads");
-    let stopped = copy_all(&sides, &asked.threads, &counts, &bar, total).await;
-    bar.finish_and_clear();
+    let counts = Counts::new(progress(Some(total), "threads"));
+    let stopped = copy_all(&sides, &asked.threads, &counts, total).await;
+    counts.bar.finish_and_clear();
     let (alone, ended) = match stopped {
         Ok(alone) => (alone, Ok(())),
         Err(failure) => (None, Err(failure)),
@@ -160,13 +181,7 @@ fn reading(side: &str, what: &str, error: Error) -> Failure {
 
 /// Copies the threads. One that cannot be copied does not keep the others from it; if it is the only one, its failure is
 /// returned, else it is reported at once.
-async fn copy_all(
-    sides: &Sides,
-    named: &[String],
-    counts: &Counts,
-    bar: &ProgressBar,
-    total: u64,
-) -> Result<Option<Failure>> {
+async fn copy_all(sides: &Sides, named: &[String], counts: &Counts, total: u64) -> Result<Option<Failure>> {
     let threads = threads(&sides.from, named).map_err(|error| reading("--from", "its threads", error));
     let mut copies = threads
         .map_ok(|thread| async move {
@@ -177,8 +192,7 @@ async fn copy_all(
     let mut alone = None;
     while let Some(outcome) = copies.try_next().await? {
         counts.threads.add(1);
-        bar.inc(1);
-        bar.set_message(format!("{} checkpoints copied, threads", HumanCount(counts.checkpoints.get())));
+        counts.bar.inc(1);
         match outcome {
             Ok(()) => {}
             Err(Stopped { failure, only_this: false }) => return Err(failure),
@@ -187,7 +201,7 @@ async fn copy_all(
                 if total == 1 {
                     alone = Some(failure);
                 } else {
-                    bar.suspend(|| failure.report());
+                    counts.bar.suspend(|| failure.report());
                 }
             }
         }

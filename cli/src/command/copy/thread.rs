@@ -139,6 +139,7 @@ impl Comparison {
             None => None,
             Some(target) => {
                 counts.there.add(1);
+                counts.show();
                 let same = same_checkpoint(&source, target);
                 let (missing, all_same) = self.missing_writes(&source, target);
                 if !(same && all_same) {
@@ -312,6 +313,7 @@ async fn send(sides: &Sides, lacking: Lacking, sent: &mut Sent, counts: &Counts)
         sides.to.put(&parent, &tuple.checkpoint, &tuple.metadata, &new_versions).await.map_err(failed)?;
     }
     counts.checkpoints.add(1);
+    counts.show();
     let changed = |(channel, _): &(&Str, &ChannelValue)| new_versions.contains_key(*channel);
     let values = tuple.checkpoint.channel_values.iter().filter(changed);
     counts.bytes.add(values.map(|(_, value)| size(value)).sum());
