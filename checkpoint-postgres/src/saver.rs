@@ -68,10 +68,18 @@ impl PostgresSaver {
         PostgresSaverBuilder::new(Source::Pool(pool))
     }
 
-    /// The statements that calls send, each with the name of its call: for tests that look at their plans.
+    /// How the server would run the statements of the calls, on a connection of the pool: the call's name, the SQL and
+    /// the plan as JSON. For tests.
     #[doc(hidden)]
-    pub fn statements(&self) -> Vec<(&'static str, String)> {
-        self.shared.sql.all()
+    pub async fn plans(&self) -> Result<Vec<(&'static str, String, String)>> {
+        let shared = &*self.shared;
+        let connection = shared.database.connection().await?;
+        let mut plans = Vec::new();
+        for (call, sql) in shared.sql.all() {
+            let explain = format!("EXPLAIN (GENERIC_PLAN, FORMAT JSON) {sql}");
+            plans.push((call, sql, connection.simple(&explain).await?));
+        }
+        Ok(plans)
     }
 
     pub(crate) fn from_shared(shared: Shared) -> Self {

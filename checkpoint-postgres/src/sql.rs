@@ -43,6 +43,9 @@ pub(crate) mod column {
     pub(crate) const METADATA: usize = 11;
 }
 
+/// What is read of a row of `checkpoints`.
+const COLUMNS: &str = "thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata";
+
 /// The advisory lock of a thread. Calls that change many of its rows hold it alone, `put` and `put_writes` share it: so
 /// none waits for another's rows in a circle, and none deletes a blob that another is about to name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -131,12 +134,12 @@ impl Statements {
                 "DO UPDATE SET channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob",
             ),
             insert_writes: put_writes(s, "DO NOTHING"),
-            get: tuples(s, &select_one(s, "AND checkpoint_id = $3"), ""),
-            get_latest: tuples(s, &select_one(s, "ORDER BY checkpoint_id DESC LIMIT 1"), ""),
+            get: tuples(s, &checkpoint_at(s, COLUMNS, "$1", "$2", "$3"), ""),
+            get_latest: tuples(s, &latest(s, COLUMNS), ""),
             delete_thread: delete_thread(s),
             list_threads: list_threads(s),
-            parent: parent(s, "AND checkpoint_id = $3"),
-            latest_parent: parent(s, "ORDER BY checkpoint_id DESC LIMIT 1"),
+            parent: checkpoint_at(s, "parent_checkpoint_id", "$1", "$2", "$3"),
+            latest_parent: latest(s, "parent_checkpoint_id"),
             history: history(s),
             ancestors: ancestors(s),
             newest: newest(s),
@@ -230,15 +233,18 @@ impl Statements {
             number
         };
         let one_namespace = page.thread_id && page.checkpoint_ns;
-        for (wanted, condition) in [
-            (page.thread_id, "thread_id ="),
-            (page.checkpoint_ns, "checkpoint_ns ="),
-            (page.checkpoint_id, "checkpoint_id ="),
-            (page.before, "checkpoint_id <"),
-        ] {
-            if wanted {
-                conditions.push(format!("{condition} ${}", next()));
-            }
+        if page.thread_id {
+            conditions.push(format!("thread_id = ${}", next()));
+        }
+        if page.checkpoint_ns {
+            conditions.push(format!("checkpoint_ns = ${}", next()));
+        }
+        if page.checkpoint_id {
+            let id = next();
+            conditions.push(format!("checkpoint_id >= ${id} AND checkpoint_id <= ${id}"));
+        }
+        if page.before {
+            conditions.push(format!("checkpoint_id < ${}", next()));
         }
         if page.filter {
             conditions.push(format!("metadata @> ALL (${})", next()));
@@ -255,10 +261,9 @@ impl Statements {
         }
         let limit = next();
         let conditions = if conditions.is_empty() { "true".to_owned() } else { conditions.join(" AND ") };
-        let columns = "thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata";
         let select = if one_namespace {
             format!(
-                "SELECT {columns} FROM {s}checkpoints WHERE {conditions} ORDER BY checkpoint_id DESC LIMIT ${limit}"
+                "SELECT {COLUMNS} FROM {s}checkpoints WHERE {conditions} ORDER BY checkpoint_id DESC LIMIT ${limit}"
             )
         } else {
             // Only keys are sorted, the rows are fetched afterwards.
@@ -266,8 +271,8 @@ impl Statements {
                 "SELECT c.* FROM (SELECT thread_id, checkpoint_ns, checkpoint_id FROM {s}checkpoints \
                  WHERE {conditions} \
                  ORDER BY checkpoint_id DESC, thread_id COLLATE \"C\", checkpoint_ns COLLATE \"C\" LIMIT ${limit}) k \
-                 CROSS JOIN LATERAL (SELECT {columns} FROM {s}checkpoints c WHERE c.thread_id = k.thread_id \
-                 AND c.checkpoint_ns = k.checkpoint_ns AND c.checkpoint_id = k.checkpoint_id OFFSET 0) c"
+                 CROSS JOIN LATERAL ({}) c",
+                checkpoint_at(s, COLUMNS, "k.thread_id", "k.checkpoint_ns", "k.checkpoint_id")
             )
         };
         tuples(s, &select, "DISTINCT")
@@ -327,16 +332,35 @@ fn put_writes(s: &str, on_conflict: &str) -> String {
     )
 }
 
-fn select_one(s: &str, which: &str) -> String {
+/// The newest checkpoint of a namespace.
+fn latest(s: &str, columns: &str) -> String {
     format!(
-        "SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata \
-         FROM {s}checkpoints WHERE thread_id = $1 AND checkpoint_ns = $2 {which}"
+        "SELECT {columns} FROM {s}checkpoints WHERE thread_id = $1 AND checkpoint_ns = $2 \
+         ORDER BY checkpoint_id DESC LIMIT 1"
+    )
+}
+
+/// One checkpoint by its whole key. Asked for as a range in the key's order, it is looked up by the primary key: for a
+/// plain comparison the index on threads alone may look cheaper to the server, and it reads the whole thread.
+fn checkpoint_at(s: &str, columns: &str, thread: &str, ns: &str, id: &str) -> String {
+    format!(
+        "SELECT {columns} FROM {s}checkpoints WHERE thread_id = {thread} AND checkpoint_ns = {ns} \
+         AND checkpoint_id >= {id} AND checkpoint_id <= {id} ORDER BY checkpoint_id LIMIT 1"
+    )
+}
+
+/// One blob by its whole key, asked for as [`checkpoint_at`] does.
+fn blob_at(s: &str, columns: &str, thread: &str, ns: &str, channel: &str, version: &str) -> String {
+    format!(
+        "SELECT {columns} FROM {s}checkpoint_blobs b WHERE b.thread_id = {thread} AND b.checkpoint_ns = {ns} \
+         AND b.channel = {channel} AND b.version >= {version} AND b.version <= {version} \
+         ORDER BY b.version LIMIT 1"
     )
 }
 
 /// Reads whole tuples: the rows that `page` selects, every blob that they name (once), their writes, and the sends that
 /// old ones have on their parents. Each is looked up by its whole key: `OFFSET 0` keeps the planner from making a join
-/// over all rows of a thread of it.
+/// over all rows of a thread of it, and the order keeps it from the index on threads alone (see [`checkpoint_at`]).
 fn tuples(s: &str, page: &str, distinct: &str) -> String {
     format!(
         "WITH page AS MATERIALIZED (SELECT row_number() OVER ()::int4 AS row, p.* FROM ({page}) p) \
@@ -347,24 +371,25 @@ fn tuples(s: &str, page: &str, distinct: &str) -> String {
          SELECT {blob}::int2, NULL, v.thread_id, v.checkpoint_ns, v.key, v.value, NULL, NULL, b.type, b.blob, NULL, NULL \
          FROM (SELECT {distinct} p.thread_id, p.checkpoint_ns, v.key, v.value FROM page p \
          CROSS JOIN LATERAL jsonb_each_text({versions}) v) v \
-         CROSS JOIN LATERAL (SELECT type, blob FROM {s}checkpoint_blobs b WHERE b.thread_id = v.thread_id \
-         AND b.checkpoint_ns = v.checkpoint_ns AND b.channel = v.key AND b.version = v.value OFFSET 0) b \
+         CROSS JOIN LATERAL ({blob_at}) b \
          UNION ALL \
          SELECT {write}::int2, p.row, NULL, NULL, w.task_id, w.task_path, w.channel, w.idx, w.type, w.blob, NULL, NULL \
          FROM page p CROSS JOIN LATERAL (SELECT task_id, task_path, channel, idx, type, blob \
          FROM {s}checkpoint_writes w WHERE w.thread_id = p.thread_id AND w.checkpoint_ns = p.checkpoint_ns \
-         AND w.checkpoint_id = p.checkpoint_id OFFSET 0) w \
+         AND w.checkpoint_id = p.checkpoint_id ORDER BY w.task_id, w.idx OFFSET 0) w \
          UNION ALL \
          SELECT {send}::int2, p.row, NULL, NULL, w.task_id, w.task_path, NULL, w.idx, w.type, w.blob, NULL, NULL \
          FROM page p CROSS JOIN LATERAL (SELECT task_id, task_path, idx, type, blob \
          FROM {s}checkpoint_writes w WHERE w.thread_id = p.thread_id AND w.checkpoint_ns = p.checkpoint_ns \
-         AND w.checkpoint_id = p.parent_checkpoint_id AND w.channel = '{TASKS}' OFFSET 0) w \
+         AND w.checkpoint_id = p.parent_checkpoint_id AND w.channel = '{TASKS}' \
+         ORDER BY w.task_id, w.idx OFFSET 0) w \
          WHERE p.checkpoint->'v' < '{SENDS_INSIDE_FROM}'",
         checkpoint = kind::CHECKPOINT,
         blob = kind::BLOB,
         write = kind::WRITE,
         send = kind::SEND,
         versions = versions_of("p.checkpoint"),
+        blob_at = blob_at(s, "type, blob", "v.thread_id", "v.checkpoint_ns", "v.key", "v.value"),
     )
 }
 
@@ -406,12 +431,6 @@ fn list_threads(s: &str) -> String {
     )
 }
 
-fn parent(s: &str, which: &str) -> String {
-    format!(
-        "SELECT parent_checkpoint_id FROM {s}checkpoints WHERE thread_id = $1 AND checkpoint_ns = $2 {which}"
-    )
-}
-
 /// Walks from `$3` to the root for the channels `$4`, until each has a value, and reads the values and the writes on the
 /// way: kind 0 is a checkpoint (id, parent), 1 a channel's value there, 2 a write.
 fn history(s: &str) -> String {
@@ -423,11 +442,8 @@ fn history(s: &str) -> String {
          SELECT w.depth + 1, c.checkpoint_id, c.parent_checkpoint_id, c.checkpoint, w.open, \
          ARRAY(SELECT channel FROM unnest(w.open) AS channel \
          WHERE NOT coalesce(c.checkpoint->'channel_values' ? channel, false) \
-         AND NOT EXISTS (SELECT FROM {s}checkpoint_blobs b WHERE b.thread_id = $1 AND b.checkpoint_ns = $2 \
-         AND b.channel = channel.channel AND b.version = c.checkpoint->'channel_versions'->>channel.channel \
-         AND b.type <> 'empty')) \
-         FROM walk w CROSS JOIN LATERAL (SELECT checkpoint_id, parent_checkpoint_id, checkpoint FROM {s}checkpoints \
-         WHERE thread_id = $1 AND checkpoint_ns = $2 AND checkpoint_id = w.next OFFSET 0) c \
+         AND coalesce(({type_at}), 'empty') = 'empty') \
+         FROM walk w CROSS JOIN LATERAL ({next}) c \
          WHERE w.next <> '' AND cardinality(w.open) > 0 AND w.depth < $5), \
          visited AS MATERIALIZED (SELECT * FROM walk WHERE depth > 0) \
          SELECT 0::int2 AS kind, depth, checkpoint_id AS a, next AS b, NULL::text AS c, NULL::int4 AS idx, \
@@ -436,16 +452,23 @@ fn history(s: &str) -> String {
          SELECT 1::int2, v.depth, channel, v.checkpoint->'channel_versions'->>channel, NULL, NULL, b.type, b.blob, \
          v.checkpoint->'channel_values'->channel \
          FROM visited v CROSS JOIN LATERAL unnest(v.visited) AS channel \
-         LEFT JOIN LATERAL (SELECT type, blob FROM {s}checkpoint_blobs b WHERE b.thread_id = $1 \
-         AND b.checkpoint_ns = $2 AND b.channel = channel.channel \
-         AND b.version = v.checkpoint->'channel_versions'->>channel.channel AND b.type <> 'empty' OFFSET 0) b ON true \
+         LEFT JOIN LATERAL ({blob_at}) b ON b.type <> 'empty' \
          WHERE channel <> ALL (v.open) \
          UNION ALL \
          SELECT 2::int2, v.depth, w.task_id, w.task_path, w.channel, w.idx, w.type, w.blob, NULL \
          FROM visited v CROSS JOIN LATERAL (SELECT task_id, task_path, channel, idx, type, blob \
          FROM {s}checkpoint_writes w WHERE w.thread_id = $1 AND w.checkpoint_ns = $2 \
-         AND w.checkpoint_id = v.checkpoint_id AND w.channel = ANY (v.visited) OFFSET 0) w"
+         AND w.checkpoint_id = v.checkpoint_id AND w.channel = ANY (v.visited) \
+         ORDER BY w.task_id, w.idx OFFSET 0) w",
+        next = checkpoint_at(s, "checkpoint_id, parent_checkpoint_id, checkpoint", "$1", "$2", "w.next"),
+        type_at = blob_at(s, "b.type", "$1", "$2", "channel.channel", &version_of("c.checkpoint")),
+        blob_at = blob_at(s, "b.type, b.blob", "$1", "$2", "channel.channel", &version_of("v.checkpoint")),
     )
+}
+
+/// The version of `channel` in a document.
+fn version_of(document: &str) -> String {
+    format!("({document}->'channel_versions'->>channel.channel)")
 }
 
 const LINK: &str = "c.checkpoint_id, c.parent_checkpoint_id, c.metadata, c.checkpoint->'channel_versions' AS versions, \
@@ -454,10 +477,9 @@ const LINK: &str = "c.checkpoint_id, c.parent_checkpoint_id, c.metadata, c.check
 /// The channels with a blob at the checkpoint `c`.
 fn with_blobs(s: &str) -> String {
     format!(
-        "ARRAY(SELECT v.key FROM jsonb_each_text({}) v WHERE EXISTS (SELECT FROM {s}checkpoint_blobs b \
-         WHERE b.thread_id = $1 AND b.checkpoint_ns = $2 AND b.channel = v.key AND b.version = v.value \
-         AND b.type <> 'empty')) AS blobs",
-        versions_of("c.checkpoint")
+        "ARRAY(SELECT v.key FROM jsonb_each_text({}) v WHERE coalesce(({}), 'empty') <> 'empty') AS blobs",
+        versions_of("c.checkpoint"),
+        blob_at(s, "b.type", "$1", "$2", "v.key", "v.value"),
     )
 }
 
@@ -467,22 +489,21 @@ fn ancestors(s: &str) -> String {
         "WITH RECURSIVE walk AS ( \
          SELECT 0 AS depth, $3::text AS checkpoint_id \
          UNION ALL \
-         SELECT w.depth + 1, c.parent_checkpoint_id FROM walk w CROSS JOIN LATERAL ( \
-         SELECT parent_checkpoint_id FROM {s}checkpoints WHERE thread_id = $1 AND checkpoint_ns = $2 \
-         AND checkpoint_id = w.checkpoint_id OFFSET 0) c \
+         SELECT w.depth + 1, c.parent_checkpoint_id FROM walk w CROSS JOIN LATERAL ({parent}) c \
          WHERE c.parent_checkpoint_id <> '' AND w.depth + 1 < $4) \
-         SELECT {LINK}, {} FROM walk w CROSS JOIN LATERAL (SELECT * FROM {s}checkpoints WHERE thread_id = $1 \
-         AND checkpoint_ns = $2 AND checkpoint_id = w.checkpoint_id OFFSET 0) c ORDER BY w.depth",
-        with_blobs(s)
+         SELECT {LINK}, {blobs} FROM walk w CROSS JOIN LATERAL ({row}) c ORDER BY w.depth",
+        parent = checkpoint_at(s, "parent_checkpoint_id", "$1", "$2", "w.checkpoint_id"),
+        blobs = with_blobs(s),
+        row = checkpoint_at(s, "*", "$1", "$2", "w.checkpoint_id"),
     )
 }
 
 /// The newest checkpoint of a namespace, and whether it is an old one whose sends stand on its parent.
 fn newest(s: &str) -> String {
     format!(
-        "SELECT {LINK}, {}, c.checkpoint->'v' < '{SENDS_INSIDE_FROM}' AND EXISTS (SELECT FROM {s}checkpoint_writes w \
+        "SELECT {LINK}, {}, c.checkpoint->'v' < '{SENDS_INSIDE_FROM}' AND (SELECT true FROM {s}checkpoint_writes w \
          WHERE w.thread_id = $1 AND w.checkpoint_ns = $2 AND w.checkpoint_id = c.parent_checkpoint_id \
-         AND w.channel = '{TASKS}') AS sends \
+         AND w.channel = '{TASKS}' ORDER BY w.task_id, w.idx LIMIT 1) AS sends \
          FROM {s}checkpoints c WHERE thread_id = $1 AND checkpoint_ns = $2 ORDER BY checkpoint_id DESC LIMIT 1",
         with_blobs(s)
     )

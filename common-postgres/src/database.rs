@@ -7,7 +7,7 @@ use checkpoint_core::{Error, ErrorKind, Result};
 use deadpool_postgres::Pool;
 use futures_util::future::join3;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{IsolationLevel, Row, Statement};
+use tokio_postgres::{IsolationLevel, Row, SimpleQueryMessage, Statement};
 
 use crate::error::{convert, convert_pool, is_stale_statement};
 
@@ -205,6 +205,22 @@ macro_rules! statements {
 
 impl Connection {
     statements!(client);
+
+    /// Runs SQL text without parameters and returns the first column of its rows, line by line.
+    ///
+    /// # Errors
+    /// What the server says.
+    ///
+    /// # Cancellation
+    /// The text may run all the same.
+    pub async fn simple(&self, sql: &str) -> Result<String> {
+        let messages = self.client.simple_query(sql).await.map_err(convert)?;
+        let lines = messages.iter().filter_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        });
+        Ok(lines.collect::<Vec<_>>().join("\n"))
+    }
 
     /// Begins a transaction in which every statement sees what was committed before it, whatever the server's default.
     ///
