@@ -59,15 +59,13 @@ pub(crate) fn url(server: &'static Server) -> Result<String, Missing> {
         let found = shared.iter().find(|(server, _)| server.name == wanted.name);
         found.and_then(|(_, started)| started.as_ref().ok()).map(|container| container.host.clone())
     };
-    let at = match shared.iter().position(|(known, _)| known.name == server.name) {
-        Some(at) => at,
-        None => {
-            let upstream = server.before.and_then(|upstream| host_of(&shared, upstream));
-            let started = block_on(Container::new(server, upstream));
-            shared.push((server, started.map_err(|error| missing(server, &error.to_string()))));
-            shared.len() - 1
-        }
-    };
+    let known = shared.iter().position(|(known, _)| known.name == server.name);
+    let at = known.unwrap_or_else(|| {
+        let upstream = server.before.and_then(|upstream| host_of(&shared, upstream));
+        let started = block_on(Container::new(server, upstream));
+        shared.push((server, started.map_err(|error| missing(server, &error.to_string()))));
+        shared.len() - 1
+    });
     shared[at].1.as_ref().map(Container::url).map_err(Clone::clone)
 }
 
@@ -101,7 +99,7 @@ impl Private {
             Ok(Self { container: Container::new(server, host).await?, _upstream: upstream })
         };
         let started: Result<_, Failed> = RUNTIME.spawn(start).await.unwrap();
-        started.map_err(|error| missing(server, &error.to_string()))
+        started.map_err(|error| absent(server, format!("it has to be in a container of its own: {error}")))
     }
 
     /// Where it listens, also while it does not run.
@@ -231,10 +229,14 @@ fn given(server: &Server) -> Option<String> {
 }
 
 fn missing(server: &Server, why: &str) -> Missing {
-    let reason = format!(
-        "{} is not set (cargo xtask test sets it), and no container could be started: {why}",
-        server.variable
-    );
+    let variable = server.variable;
+    absent(
+        server,
+        format!("{variable} is not set (cargo xtask test sets it), and no container takes its place: {why}"),
+    )
+}
+
+fn absent(server: &Server, reason: String) -> Missing {
     Missing::new(server.name, reason, &[server.name, server.family])
 }
 
