@@ -94,7 +94,11 @@ impl From<Error> for Failure {
             _ => 1,
         };
         // The library speaks to programs.
-        let mut line = error.to_string().replacen("run setup()", "run `ckpt setup`", 1);
+        let mut line = error.to_string().replacen("run setup()", "run `ckpt setup`", 1).replacen(
+            "say pgbouncer(true)",
+            "add pgbouncer=true to the URL",
+            1,
+        );
         let mut source = std::error::Error::source(&error);
         let mut last = String::new();
         while let Some(cause) = source {

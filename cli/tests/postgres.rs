@@ -27,6 +27,7 @@ fn main() -> ExitCode {
             ("rows_come_back_byte_by_byte", rows_come_back_byte_by_byte),
             ("a_copy_that_is_killed_ends_complete", a_copy_that_is_killed_ends_complete),
             ("values_are_sealed_on_the_way", values_are_sealed_on_the_way),
+            ("what_the_server_cannot_hold_stops_one_thread", what_the_server_cannot_hold_stops_one_thread),
             ("a_schema_is_a_database_of_its_own", a_schema_is_a_database_of_its_own),
             ("what_is_wrong_is_said_without_the_password", what_is_wrong_is_said_without_the_password),
             ("the_suite_runs", the_suite_runs),
@@ -261,6 +262,26 @@ fn values_are_sealed_on_the_way(server: &Server) {
         10,
     );
     assert!(failure(&copy(&sqlite(&other), database.url(), &[]).output().unwrap(), 6).contains("--to"));
+}
+
+fn what_the_server_cannot_hold_stops_one_thread(server: &Server) {
+    let database = database(server);
+    let directory = tempfile::tempdir().unwrap();
+    // Python could not read a name with a backslash back, and no text there has U+0000.
+    let source = filled(directory.path(), &["backslash", "good", "nul\0"], 3, 10);
+    let connection = rusqlite::Connection::open(&source).unwrap();
+    let rename = "UPDATE writes SET channel = 'a\\b' WHERE thread_id = 'backslash' AND channel = 'y'";
+    assert!(connection.execute(rename, ()).unwrap() > 0);
+    let output = copy(&sqlite(&source), database.url(), &[]).output().unwrap();
+    let lines = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{lines}");
+    for part in ["thread backslash, checkpoint ", "thread nul\\u{0}", "2 of 3 threads"] {
+        assert!(lines.contains(part), "{part} is missing in {lines}");
+    }
+    let counted = counts(&sqlite(&source), database.url(), &["good"]);
+    assert_eq!((&counted["checkpoints"], &counted["checkpoints_there_already"]), (&0.into(), &3.into()));
+    let history = run(database.url(), &["history", "backslash"]);
+    assert!(failure(&history, 3).contains("backslash"), "the checkpoint does not come before its writes");
 }
 
 fn a_schema_is_a_database_of_its_own(server: &Server) {

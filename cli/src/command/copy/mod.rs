@@ -169,8 +169,8 @@ async fn check(sides: &Sides, named: &[String], seals: bool) -> Result<u64> {
 async fn fits(side: &str, saver: &Saver, thread: &Str) -> Result<bool> {
     match saver.list_first(ListQuery::thread(thread.clone())).await {
         Ok(found) => Ok(found.is_some()),
-        // A damaged row is there too; it is reported with its thread.
-        Err(error) if error.kind() == ErrorKind::Codec => Ok(true),
+        // A damaged row is there too; it is reported with its thread, and so is an id that the target cannot hold.
+        Err(error) if matches!(error.kind(), ErrorKind::Codec | ErrorKind::InvalidArgument) => Ok(true),
         Err(error) => Err(reading(side, &format!("thread {}", output::thread(thread)), error)),
     }
 }
