@@ -8,10 +8,12 @@ mod postgres;
 mod server;
 mod shared;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
+use std::sync::Arc;
 
-use checkpoint_core::{BaseCheckpointSaver, Value};
+use checkpoint_core::{BaseCheckpointSaver, Cipher, ListQuery, SaverExt, Value};
 use checkpoint_sqlite::{SqliteSaver, Synchronous};
 use rusqlite::types::Value::Blob;
 use serde_json::Value as Json;
@@ -19,20 +21,28 @@ use serde_json::Value as Json;
 use postgres::{Database, Server, count, in_runtime};
 use shared::{Golden, block_on, ckpt, failure, fill, key_file, rows, text};
 
+/// Lists functions as tests, by their names. They start processes, so that none of them is asynchronous itself.
+macro_rules! blocking {
+    ($($test:ident),* $(,)?) => {
+        &[$((stringify!($test), |server| {
+            $test(server);
+            Ok(())
+        })),*]
+    };
+}
+
 fn main() -> ExitCode {
-    server::with_servers(|| {
-        postgres::run(&[
-            ("every_command_works_as_on_a_file", every_command_works_as_on_a_file),
-            ("what_python_wrote_arrives_and_comes_back", what_python_wrote_arrives_and_comes_back),
-            ("rows_come_back_byte_by_byte", rows_come_back_byte_by_byte),
-            ("a_copy_that_is_killed_ends_complete", a_copy_that_is_killed_ends_complete),
-            ("values_are_sealed_on_the_way", values_are_sealed_on_the_way),
-            ("what_the_server_cannot_hold_stops_one_thread", what_the_server_cannot_hold_stops_one_thread),
-            ("a_schema_is_a_database_of_its_own", a_schema_is_a_database_of_its_own),
-            ("what_is_wrong_is_said_without_the_password", what_is_wrong_is_said_without_the_password),
-            ("the_suite_runs", the_suite_runs),
-        ])
-    })
+    postgres::run(blocking![
+        every_command_works_as_on_a_file,
+        what_python_wrote_arrives_and_comes_back,
+        rows_come_back_byte_by_byte,
+        a_copy_that_is_killed_ends_complete,
+        values_are_sealed_on_the_way,
+        what_the_server_cannot_hold_stops_one_thread,
+        a_schema_is_a_database_of_its_own,
+        what_is_wrong_is_said_without_the_password,
+        the_suite_runs,
+    ])
 }
 
 fn database(server: &Server) -> Database {
@@ -152,6 +162,28 @@ fn what_python_wrote_arrives_and_comes_back(server: &Server) {
             assert_eq!(counted["checkpoints_there_already"], checkpoints.len());
         }
     }
+    // A delta channel is rebuilt from the same writes on the same seed.
+    let read = |saver: Arc<dyn BaseCheckpointSaver>| {
+        in_runtime(async move {
+            let mut found = Vec::new();
+            for thread in ["delta-1", "delta-slow-1", "delta-slow-exit-1"] {
+                let tuples = saver.list_all(ListQuery::thread(thread)).await.unwrap();
+                let channels: BTreeSet<_> =
+                    tuples.iter().flat_map(|it| it.metadata.delta_channels()).collect();
+                let channels: Vec<_> = channels.into_iter().collect();
+                assert!(!channels.is_empty(), "{thread}");
+                for tuple in &tuples {
+                    let history = saver.get_delta_channel_history(&tuple.config, &channels).await.unwrap();
+                    found.push((tuple.checkpoint.id.clone(), history));
+                }
+            }
+            found
+        })
+    };
+    let cipher = Cipher::aes(&std::fs::read(key).unwrap()).unwrap();
+    let expected = read(Arc::new(SqliteSaver::builder(&golden.path).build().unwrap()));
+    assert_eq!(read(Arc::new(database.builder().cipher(cipher.clone()).build().unwrap())), expected);
+    assert_eq!(read(Arc::new(SqliteSaver::builder(&back).cipher(cipher).build().unwrap())), expected);
     // Ciphertext differs each time; whose write it is and where it stands does not.
     let places = |path: &Path| -> Vec<_> { rows(path)[1].iter().map(|row| row[..7].to_vec()).collect() };
     assert!(places(&back) == places(&golden.path));
