@@ -16,7 +16,7 @@ use crate::run::{Result, succeeds};
 /// How long a registry may take to say that it knows an image. A machine without one mostly says so at once.
 const PROBE: Duration = Duration::from_secs(20);
 
-/// How long a whole image may take.
+/// How long one layer of an image may take after another.
 const PULL: Duration = Duration::from_secs(900);
 
 /// Where images come from.
@@ -122,7 +122,12 @@ fn exists(image: &str) -> bool {
 
 /// Pulls an image. What it prints first is that the registry knows it.
 fn pull(image: &str) -> Result<(), String> {
-    let mut client = docker(["pull", image])
+    follow(&mut docker(["pull", image]), PROBE, PULL)
+}
+
+/// Runs a program that has to print something within a time, and then again and again within another.
+fn follow(program: &mut Command, first: Duration, next: Duration) -> Result<(), String> {
+    let mut client = program
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -138,10 +143,10 @@ fn pull(image: &str) -> Result<(), String> {
         }
         let said =
             stderr.map(|stderr| scope.spawn(move || std::io::read_to_string(stderr).unwrap_or_default()));
-        let mut limit = PROBE;
+        let mut limit = first;
         let late = loop {
             match lines.recv_timeout(limit) {
-                Ok(_) => limit = PULL,
+                Ok(_) => limit = next,
                 Err(RecvTimeoutError::Disconnected) => break false,
                 Err(RecvTimeoutError::Timeout) => break true,
             }
@@ -227,4 +232,41 @@ impl Drop for Folder {
 fn write(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text)
         .map_err(|error| format!("{} cannot be written: {error}", path.display()).into())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn followed(script: &str, first: Duration) -> Result<(), String> {
+        follow(Command::new("sh").args(["-c", script]), first, Duration::from_secs(600))
+    }
+
+    #[test]
+    fn a_registry_that_says_nothing_is_left() {
+        let end = followed("exec sleep 600", Duration::from_millis(1)).unwrap_err();
+        assert!(end.contains("no answer"), "{end}");
+    }
+
+    #[test]
+    fn what_a_registry_says_counts() {
+        let patient = Duration::from_secs(600);
+        followed("echo Pulling", patient).unwrap();
+        assert_eq!(
+            followed("echo first >&2; echo no such host >&2; exit 1", patient).unwrap_err(),
+            "no such host"
+        );
+    }
+
+    #[test]
+    fn a_folder_begins_empty_and_goes() {
+        let path = std::env::temp_dir().join(format!("checkpoint-xtask-{}", std::process::id()));
+        let folder = Folder::new(path.clone()).unwrap();
+        write(&path.join("left"), "over").unwrap();
+        std::mem::forget(folder);
+        let folder = Folder::new(path.clone()).unwrap();
+        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0);
+        drop(folder);
+        assert!(!path.exists());
+    }
 }
