@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use crate::case::Failure;
 use crate::target::Saver;
@@ -184,14 +185,19 @@ fn canonical_value(value: &Value) -> Value {
     }
 }
 
-/// Polls a future so many times, letting others run in between, then drops it. Returns what it ended with, if it did.
+/// Polls a future so many times, letting others run in between and now and then a millisecond pass, as servers take
+/// their time; then drops it. Returns what it ended with, if it did.
 pub(crate) async fn poll_then_drop<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
-    for _ in 0..polls {
+    for poll in 1..=polls {
         if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
             return Some(output);
         }
-        tokio::task::yield_now().await;
+        if poll % 4 == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        } else {
+            tokio::task::yield_now().await;
+        }
     }
     None
 }

@@ -17,7 +17,7 @@ use tokio_postgres::Client;
 
 use shared::copy::copy_by_hand;
 use shared::golden::{THREAD, check_latest, check_list, check_queries, check_tuples, json_vectors, vectors};
-use shared::postgres::{Database, Server, in_runtime, rows, run};
+use shared::postgres::{Database, Server, rows, run, tests};
 
 mod shared {
     pub(crate) mod copy;
@@ -599,12 +599,6 @@ async fn pending_sends_of_old_checkpoints(server: &Server) {
     saver.prune(&["old"], PruneStrategy::KeepLatest).await.unwrap();
     let pruned = saver.get_tuple(&newest.config.clone().latest()).await.unwrap().unwrap();
     assert_eq!(pruned.checkpoint, newest.checkpoint);
-}
-
-macro_rules! tests {
-    ($($test:ident),* $(,)?) => {
-        &[$((stringify!($test), (|server| in_runtime($test(server))) as fn(&Server))),*]
-    };
 }
 
 fn main() -> ExitCode {

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use checkpoint_conformance::Missing;
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata,
     Error, ErrorKind, ListQuery, PruneStrategy, Result, SaverExt, Value, id,
@@ -21,7 +22,8 @@ use checkpoint_core::{
 use checkpoint_postgres::PostgresSaver;
 use tokio::task::JoinHandle;
 
-use shared::postgres::{Database, Server, count, in_runtime, rows, run};
+use shared::postgres::{Database, Server, count, in_runtime, rows, run, tests};
+use shared::server;
 
 mod shared {
     pub(crate) mod postgres;
@@ -75,19 +77,51 @@ struct Acknowledged {
     failures: u64,
 }
 
+/// Writers that work at the same time.
+#[derive(Debug, Default)]
+struct Load {
+    stop: AtomicBool,
+    /// How many checkpoints they know to be stored.
+    stored: AtomicU64,
+}
+
+impl Load {
+    /// Starts writers, three to a thread or so.
+    fn start(saver: &PostgresSaver, writers: usize) -> (Arc<Self>, Vec<JoinHandle<Acknowledged>>) {
+        let load = Arc::<Self>::default();
+        let start = |at| writer(saver.clone(), format!("thread-{}", at % 3), load.clone());
+        let running = (0..writers).map(start).collect();
+        (load, running)
+    }
+
+    /// Waits until so many more are stored.
+    async fn goes_on(&self, more: u64) {
+        let enough = self.stored.load(Ordering::Acquire) + more;
+        while self.stored.load(Ordering::Acquire) < enough {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn end(&self, writers: Vec<JoinHandle<Acknowledged>>) -> Vec<Acknowledged> {
+        self.stop.store(true, Ordering::Release);
+        join(writers).await
+    }
+}
+
 /// Puts checkpoints and writes until it is told to stop, and goes on after failures.
-fn writer(saver: PostgresSaver, thread_id: String, stop: Arc<AtomicBool>) -> JoinHandle<Acknowledged> {
+fn writer(saver: PostgresSaver, thread_id: String, load: Arc<Load>) -> JoinHandle<Acknowledged> {
     tokio::spawn(async move {
         let mut known = Acknowledged::default();
         let mut config = CheckpointConfig::new(thread_id);
         let mut number = 0;
-        while !stop.load(Ordering::Acquire) {
+        while !load.stop.load(Ordering::Acquire) {
             number += 1;
             let made = step(number);
             match saver.put(&config, &made, &metadata(), &made.channel_versions).await {
                 Ok(stored) => {
                     config = stored;
                     known.checkpoints.push((config.clone(), made));
+                    load.stored.fetch_add(1, Ordering::AcqRel);
                 }
                 Err(error) => {
                     may_fail(&error);
@@ -192,25 +226,45 @@ async fn join(writers: Vec<JoinHandle<Acknowledged>>) -> Vec<Acknowledged> {
     known
 }
 
+/// Stopped in an orderly way, then by a crash, and started again while everybody goes on writing.
+async fn the_server_is_stopped_and_started(_server: &Server) -> Result<(), Missing> {
+    let server = server::Private::new(&checkpoint_servers::POSTGRES).await?;
+    let database = Database::set_up(&server.url()).await;
+    let saver = database.builder().max_connections(5).build().unwrap();
+    let (load, writers) = Load::start(&saver, 6);
+    load.goes_on(30).await;
+    for crash in [false, true] {
+        if crash {
+            server.kill().await;
+        } else {
+            server.stop().await;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        server.start().await;
+        load.goes_on(30).await;
+    }
+    let known = load.end(writers).await;
+    assert!(known.iter().any(|known| known.failures > 0), "nobody noticed");
+    verify(&database, &saver, &known).await;
+    Ok(())
+}
+
 async fn connections_are_cut_a_thousand_times(server: &Server) {
     const CUT: &str = "
         SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
             SELECT pid FROM pg_stat_activity
             WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
-            ORDER BY random() LIMIT 2) AS some";
+            ORDER BY random() LIMIT 2) AS victims";
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().max_connections(8).max_retries(2).build().unwrap();
-    let stop = Arc::new(AtomicBool::new(false));
-    let writers: Vec<_> =
-        (0..8).map(|at| writer(saver.clone(), format!("thread-{}", at % 3), stop.clone())).collect();
+    let (load, writers) = Load::start(&saver, 8);
     let client = database.client().await;
     let mut cut = 0;
     while cut < 1000 {
         cut += count(&client, CUT).await;
         tokio::task::yield_now().await;
     }
-    stop.store(true, Ordering::Release);
-    let known = join(writers).await;
+    let known = load.end(writers).await;
     let acknowledged: usize = known.iter().map(|known| known.checkpoints.len()).sum();
     assert!(acknowledged > 0, "nothing was written between the cuts");
     verify(&database, &saver, &known).await;
@@ -244,10 +298,14 @@ async fn idle_connections_are_cut(server: &Server) {
     is_sound(&database, &saver).await;
 }
 
-/// Polls a future so many times, letting others run in between, then drops it.
-async fn poll_then_drop<F: Future>(future: F, polls: u64) -> Option<F::Output> {
+/// Drops a future after a few polls or a few milliseconds, at a random point of what it does.
+async fn drop_somewhere<F: Future>(future: F, random: &mut Random) -> Option<F::Output> {
     let mut future = pin!(future);
-    for _ in 0..polls {
+    if random.below(2) == 0 {
+        let longest = *random.pick(&[500, 2_000, 10_000, 50_000]);
+        return tokio::time::timeout(Duration::from_micros(random.below(longest)), future).await.ok();
+    }
+    for _ in 0..random.below(30) {
         if let Poll::Ready(output) =
             std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
         {
@@ -270,46 +328,48 @@ async fn futures_are_dropped(server: &Server) {
             let thread_id = format!("thread-{}", seed % 2);
             let mut config = CheckpointConfig::new(thread_id.clone());
             for number in 0..120 {
-                let polls = random.below(40);
                 let made = step(number);
                 let metadata = metadata();
                 let put = saver.put(&config, &made, &metadata, &made.channel_versions);
-                if let Some(stored) = poll_then_drop(put, polls).await {
+                // The first one stays, so that the others have something to stand on.
+                let stored =
+                    if number == 0 { Some(put.await) } else { drop_somewhere(put, &mut random).await };
+                if let Some(stored) = stored {
                     config = stored.unwrap();
                     known.checkpoints.push((config.clone(), made));
                 }
                 let Some((newest, _)) = known.checkpoints.last().cloned() else { continue };
-                let polls = random.below(40);
-                let writes = writes(number);
+                let (copy, task) = (format!("copy-{seed}"), format!("task-{number}"));
+                let (threads, writes) = ([copy.as_str()], writes(number));
                 match random.below(5) {
-                    0 => drop(poll_then_drop(saver.get_tuple(&newest), polls).await),
-                    1 => drop(
-                        poll_then_drop(saver.list_all(ListQuery::thread(thread_id.clone())), polls).await,
-                    ),
-                    2 => drop(
-                        poll_then_drop(saver.copy_thread(&thread_id, &format!("copy-{seed}")), polls).await,
-                    ),
-                    3 => drop(
-                        poll_then_drop(
-                            saver.prune(&[&format!("copy-{seed}")], PruneStrategy::KeepLatest),
-                            polls,
-                        )
-                        .await,
-                    ),
+                    0 => drop(drop_somewhere(saver.get_tuple(&newest), &mut random).await),
+                    1 => {
+                        let query = ListQuery::thread(thread_id.clone());
+                        drop(drop_somewhere(saver.list_all(query), &mut random).await);
+                    }
+                    2 => drop(drop_somewhere(saver.copy_thread(&thread_id, &copy), &mut random).await),
+                    3 => {
+                        let call = saver.prune(&threads, PruneStrategy::KeepLatest);
+                        drop(drop_somewhere(call, &mut random).await);
+                    }
                     _ => {
-                        // A task of its own: a call that was dropped may have stored its writes.
-                        let task = format!("task-{number}");
+                        // Each of a task of its own: a call that was dropped may have stored its writes.
                         let call = saver.put_writes(&newest, &writes, &task, "");
-                        drop(poll_then_drop(call, polls).await);
+                        drop(drop_somewhere(call, &mut random).await);
                     }
                 }
             }
-            known.writes.clear();
             known
         }));
     }
     let known = join(tasks).await;
-    assert!(known.iter().all(|known| !known.checkpoints.is_empty()), "every call was dropped");
+    for known in &known {
+        assert!(
+            (2..120).contains(&known.checkpoints.len()),
+            "{} calls were finished",
+            known.checkpoints.len()
+        );
+    }
     verify(&database, &saver, &known).await;
 }
 
@@ -476,16 +536,22 @@ async fn values_that_are_carried_over_stay(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().max_connections(8).max_retries(0).build().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
+    // How far each writer is: what it has left behind may go.
+    let steps: Arc<[AtomicU64; 3]> = Arc::default();
     let sweepers: Vec<_> = (0..3)
         .map(|which| {
-            let (saver, stop) = (saver.clone(), stop.clone());
+            let (saver, stop, steps) = (saver.clone(), stop.clone(), steps.clone());
             tokio::spawn(async move {
                 let mut random = Random(which);
                 while !stop.load(Ordering::Acquire) {
-                    let thread = format!("thread-{}", random.below(3));
+                    let writer = random.below(3);
+                    let thread = format!("thread-{writer}");
+                    let last = steps[usize::try_from(writer).unwrap()].load(Ordering::Acquire);
+                    let run_id = format!("run-{writer}-{}", random.below(last.max(1)));
                     match which {
                         0 => saver.prune(&[&thread], PruneStrategy::KeepLatest).await,
-                        1 => saver.delete_for_runs(&[&format!("run-{}", random.below(60))]).await,
+                        1 if last == 0 => Ok(tokio::task::yield_now().await),
+                        1 => saver.delete_for_runs(&[&run_id]).await,
                         _ => saver.copy_thread(&thread, &format!("copy-{}", random.below(2))).await,
                     }
                     .unwrap();
@@ -495,7 +561,7 @@ async fn values_that_are_carried_over_stay(server: &Server) {
         .collect();
     let writers: Vec<_> = (0..3)
         .map(|which| {
-            let saver = saver.clone();
+            let (saver, steps) = (saver.clone(), steps.clone());
             tokio::spawn(async move {
                 let mut config = CheckpointConfig::new(format!("thread-{which}"));
                 let mut last = step(0);
@@ -515,13 +581,14 @@ async fn values_that_are_carried_over_stay(server: &Server) {
                             .insert((*channel).into(), new.channel_versions[*channel].clone());
                         changed.insert((*channel).into(), new.channel_versions[*channel].clone());
                     }
-                    let run_id = format!("run-{number}");
+                    let run_id = format!("run-{which}-{number}");
                     let on = config.clone().with_metadata("run_id", run_id.as_str());
                     config = saver.put(&on, &made, &metadata(), &changed).await.unwrap();
                     if let Some(found) = saver.get_tuple(&config).await.unwrap() {
                         assert_eq!(found.checkpoint, made);
                     }
                     last = made;
+                    steps[which].store(number, Ordering::Release);
                 }
             })
         })
@@ -536,12 +603,6 @@ async fn values_that_are_carried_over_stay(server: &Server) {
     is_sound(&database, &saver).await;
 }
 
-macro_rules! tests {
-    ($($test:ident),* $(,)?) => {
-        &[$((stringify!($test), (|server| in_runtime($test(server))) as fn(&Server))),*]
-    };
-}
-
 fn main() -> ExitCode {
     if let Ok(url) = std::env::var(CHILD) {
         return match in_runtime(write_until_killed(&url)) {
@@ -553,6 +614,7 @@ fn main() -> ExitCode {
         };
     }
     run(tests![
+        the_server_is_stopped_and_started,
         connections_are_cut_a_thousand_times,
         idle_connections_are_cut,
         futures_are_dropped,

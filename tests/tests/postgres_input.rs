@@ -14,7 +14,7 @@ use checkpoint_postgres::{PostgresSaver, deadpool_postgres};
 use deadpool_postgres::{Manager, Pool};
 use tokio_postgres::NoTls;
 
-use shared::postgres::{Database, Server, count, in_runtime, rows, run};
+use shared::postgres::{Database, Server, count, in_runtime, rows, run, tests};
 
 mod shared {
     pub(crate) mod postgres;
@@ -413,12 +413,6 @@ async fn tables_of_earlier_versions(server: &Server) {
         saver.setup().await.unwrap();
         is_complete(&database, &wanted).await;
     }
-}
-
-macro_rules! tests {
-    ($($test:ident),* $(,)?) => {
-        &[$((stringify!($test), (|server| in_runtime($test(server))) as fn(&Server))),*]
-    };
 }
 
 fn main() -> ExitCode {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 use tokio_postgres::Client;
 
-use shared::postgres::{Database, Server, in_runtime, run};
+use shared::postgres::{Database, Server, run, tests};
 
 mod shared {
     pub(crate) mod postgres;
@@ -116,43 +116,33 @@ async fn fill(client: &Client, prefix: &str, threads: i32, steps: i32) {
     }
 }
 
-fn nothing_is_known(server: &Server) {
-    in_runtime(async {
-        let database = Database::set_up(server.url()).await;
-        check(&database, "empty").await;
-        fill(&database.client().await, "long-", 1, 5000).await;
-        check(&database, "5,000 steps, not analyzed").await;
-    });
+async fn nothing_is_known(server: &Server) {
+    let database = Database::set_up(server.url()).await;
+    check(&database, "empty").await;
+    fill(&database.client().await, "long-", 1, 5000).await;
+    check(&database, "5,000 steps, not analyzed").await;
 }
 
-fn one_long_thread(server: &Server) {
-    in_runtime(async {
-        let database = Database::set_up(server.url()).await;
-        let client = database.client().await;
-        fill(&client, "long-", 1, 5000).await;
-        client.batch_execute("VACUUM ANALYZE").await.unwrap();
-        check(&database, "one thread of 5,000 steps").await;
-    });
+async fn one_long_thread(server: &Server) {
+    let database = Database::set_up(server.url()).await;
+    let client = database.client().await;
+    fill(&client, "long-", 1, 5000).await;
+    client.batch_execute("VACUUM ANALYZE").await.unwrap();
+    check(&database, "one thread of 5,000 steps").await;
 }
 
-fn a_long_thread_among_many_short_ones(server: &Server) {
-    in_runtime(async {
-        let database = Database::set_up(server.url()).await;
-        let client = database.client().await;
-        fill(&client, "short-", 20_000, 1).await;
-        client.batch_execute("VACUUM ANALYZE").await.unwrap();
-        check(&database, "20,000 threads of one step").await;
-        fill(&client, "long-", 1, 5000).await;
-        check(&database, "20,000 threads of one step, and a long one that nobody knows of").await;
-        client.batch_execute("VACUUM ANALYZE").await.unwrap();
-        check(&database, "20,000 threads of one step, and a long one").await;
-    });
+async fn a_long_thread_among_many_short_ones(server: &Server) {
+    let database = Database::set_up(server.url()).await;
+    let client = database.client().await;
+    fill(&client, "short-", 20_000, 1).await;
+    client.batch_execute("VACUUM ANALYZE").await.unwrap();
+    check(&database, "20,000 threads of one step").await;
+    fill(&client, "long-", 1, 5000).await;
+    check(&database, "20,000 threads of one step, and a long one that nobody knows of").await;
+    client.batch_execute("VACUUM ANALYZE").await.unwrap();
+    check(&database, "20,000 threads of one step, and a long one").await;
 }
 
 fn main() -> ExitCode {
-    run(&[
-        ("nothing_is_known", nothing_is_known),
-        ("one_long_thread", one_long_thread),
-        ("a_long_thread_among_many_short_ones", a_long_thread_among_many_short_ones),
-    ])
+    run(tests![nothing_is_known, one_long_thread, a_long_thread_among_many_short_ones])
 }

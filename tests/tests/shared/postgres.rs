@@ -1,6 +1,6 @@
 //! PostgreSQL for tests: databases and schemas of their own, and what their tables hold.
 
-#![allow(dead_code, reason = "each binary uses its part of this")]
+#![allow(dead_code, unused_macros, unused_imports, reason = "each binary uses its part of this")]
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -71,21 +71,46 @@ impl Server {
     }
 }
 
-/// One test that works with a server.
-pub(crate) type Test = (&'static str, fn(&Server));
+/// How a test ends that may find out only then that something is missing.
+pub(crate) trait Ended {
+    fn ended(self) -> Result<(), Missing>;
+}
 
-/// Makes a test binary of tests that need PostgreSQL 17; without it they are shown as ignored.
+impl Ended for () {
+    fn ended(self) -> Result<(), Missing> {
+        Ok(())
+    }
+}
+
+impl Ended for Result<(), Missing> {
+    fn ended(self) -> Self {
+        self
+    }
+}
+
+/// One test that works with a server.
+pub(crate) type Test = (&'static str, fn(&Server) -> Result<(), Missing>);
+
+/// Lists asynchronous functions as tests, by their names.
+macro_rules! tests {
+    ($($test:ident),* $(,)?) => {{
+        use $crate::shared::postgres::{Ended, Test, in_runtime};
+        let tests: &[Test] = &[$((stringify!($test), |server| in_runtime($test(server)).ended())),*];
+        tests
+    }};
+}
+pub(crate) use tests;
+
+/// Makes a test binary of tests that need PostgreSQL 17; where it is missing they are shown as ignored, or have failed
+/// where it is required.
 pub(crate) fn run(tests: &[Test]) -> ExitCode {
     let trial = |(name, test): &Test| {
         let test = *test;
-        Trial::ignorable_test(*name, move || match Server::find(Kind::Postgres17) {
-            Ok(server) => {
-                test(&server);
-                Ok(Completion::Completed)
-            }
+        let run = move || match Server::find(Kind::Postgres17).and_then(|server| test(&server)) {
+            Ok(()) => Ok(Completion::Completed),
             Err(missing) => missing.end(),
-        })
-        .with_kind(Kind::Postgres17.name())
+        };
+        Trial::ignorable_test(*name, run).with_kind(Kind::Postgres17.name())
     };
     let trials = tests.iter().map(trial).collect();
     server::with_servers(|| libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
