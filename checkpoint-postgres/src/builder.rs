@@ -143,7 +143,7 @@ impl PostgresSaverBuilder {
 
     /// Sets how often a call is repeated that failed because the server restarts, a connection was cut, or another
     /// transaction was in the way: 5 times unless set, the first at once and the others after up to 0.1, 0.2, 0.4 and
-    /// 0.8 seconds. Every call is safe to repeat.
+    /// 0.8 seconds, but not once the call has taken 5 seconds. Every call is safe to repeat.
     pub fn max_retries(mut self, max_retries: u32) -> Self {
         self.max_retries = max_retries;
         self

@@ -308,11 +308,11 @@ impl Listing {
             None => Vec::new(),
         };
         let text = |text| (text as &(dyn ToSql + Sync), Type::TEXT);
-        let mut params: Vec<Param<'_>> = texts.iter().map(|it| text(it)).collect();
+        let mut params: Vec<Param<'_>> = texts.iter().map(&text).collect();
         if page.filter {
             params.push((&filter, Type::JSONB_ARRAY));
         }
-        params.extend(cursor.iter().map(|it| text(it)));
+        params.extend(cursor.iter().map(text));
         params.push((&limit, Type::INT8));
         let rows = connection.query(&shared.sql.list(page), &params).await?;
         tuples(&rows, shared.opener())

@@ -67,13 +67,14 @@ pub(crate) fn take_locks(alone: &[Lock], shared: &[Lock]) -> String {
     locks.extend(shared.iter().filter(|lock| !alone.contains(lock)).map(|lock| (*lock, false)));
     locks.sort_unstable();
     locks.dedup();
-    let mut sql = String::from("SELECT ");
-    for (at, (lock, alone)) in locks.iter().enumerate() {
-        let function = if *alone { "pg_advisory_xact_lock" } else { "pg_advisory_xact_lock_shared" };
-        let comma = if at > 0 { ", " } else { "" };
-        sql.push_str(&format!("{comma}{function}({LOCK_CLASS}, {})", lock.0));
-    }
-    sql
+    let calls: Vec<String> = locks
+        .iter()
+        .map(|(lock, alone)| {
+            let function = if *alone { "pg_advisory_xact_lock" } else { "pg_advisory_xact_lock_shared" };
+            format!("{function}({LOCK_CLASS}, {})", lock.0)
+        })
+        .collect();
+    format!("SELECT {}", calls.join(", "))
 }
 
 /// Which conditions a page of a listing has, besides its parameters' order: thread, namespace, id, before, filter,
@@ -289,21 +290,17 @@ pub(crate) fn quote(name: &str) -> String {
 ///
 /// The server inserts the blobs after the checkpoint, since nothing reads from them: they are under the lock, too.
 fn put(s: &str, blobs: Option<usize>) -> String {
+    let row = |first: usize| format!("($3, $4, ${first}, ${}, ${}, ${})", first + 1, first + 2, first + 3);
     let values = match blobs {
         Some(0) => None,
         Some(count) => {
-            Some((0..count).map(|at| 4 * at + 9).fold(String::from("VALUES "), |mut values, first| {
-                let comma = if first > 9 { ", " } else { "" };
-                let row =
-                    format!("{comma}($3, $4, ${first}, ${}, ${}, ${})", first + 1, first + 2, first + 3);
-                values.push_str(&row);
-                values
-            }))
+            let rows: Vec<String> = (0..count).map(|at| row(9 + 4 * at)).collect();
+            Some(format!("VALUES {}", rows.join(", ")))
         }
-        None => Some(
-            "SELECT $3, $4, b.* FROM unnest($9::text[], $10::text[], $11::text[], $12::bytea[]) AS b"
-                .to_owned(),
-        ),
+        None => {
+            let arrays = "unnest($9::text[], $10::text[], $11::text[], $12::bytea[])";
+            Some(format!("SELECT $3, $4, b.* FROM {arrays} AS b"))
+        }
     };
     let blobs = values.map_or_else(String::new, |values| {
         format!(
@@ -616,4 +613,49 @@ fn replace_write(s: &str) -> String {
          ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET \
          task_path = EXCLUDED.task_path, channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_are_taken_in_one_order() {
+        let (a, b) = (Lock::of("a"), Lock::of("b"));
+        let [ab, ba] = [take_locks(&[a], &[b]), take_locks(&[b], &[a])];
+        let keys = |sql: &str| sql.matches("1667985524, ").count();
+        assert_eq!((keys(&ab), keys(&ba)), (2, 2));
+        let first =
+            |sql: &str| sql.split_once("1667985524, ").unwrap().1.split_once(')').unwrap().0.to_owned();
+        assert_eq!(first(&ab), first(&ba));
+        assert_eq!(
+            take_locks(&[a, a], &[a]),
+            format!("SELECT pg_advisory_xact_lock(1667985524, {})", a.key())
+        );
+    }
+
+    #[test]
+    fn the_lock_of_a_thread_stays_what_it_is() {
+        // Programs of different versions have to meet at the same lock.
+        assert_eq!(Lock::of("thread-1").key(), 659_401_213);
+    }
+
+    #[test]
+    fn names_are_quoted() {
+        assert!(Statements::new(Some("a\"b")).get.contains("FROM \"a\"\"b\".checkpoints"));
+        assert!(Statements::new(None).get.contains("FROM checkpoints"));
+    }
+
+    #[test]
+    fn blobs_have_parameters_of_their_own() {
+        let statements = Statements::new(None);
+        assert!(!statements.put(0).0.contains("checkpoint_blobs"));
+        assert!(
+            statements
+                .put(2)
+                .0
+                .contains("VALUES ($3, $4, $9, $10, $11, $12), ($3, $4, $13, $14, $15, $16) ON")
+        );
+        assert!(statements.put(MOST_VALUES + 1).1);
+    }
 }

@@ -1,7 +1,7 @@
 //! Connections of a pool, statements on them, and what is repeated when one fails.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use checkpoint_core::{Error, ErrorKind, Result};
 use deadpool_postgres::Pool;
@@ -19,6 +19,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 /// The longest pause before a call is repeated.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// No call is repeated that has taken so long: a server that does not even refuse connections would be waited for again
+/// and again.
+const REPEAT_WITHIN: Duration = Duration::from_secs(5);
 
 /// A pool of connections to one database. Clones share it.
 #[derive(Clone)]
@@ -65,6 +69,7 @@ impl Database {
     where
         F: Future<Output = Result<T>>,
     {
+        let begun = Instant::now();
         let mut failed = 0;
         loop {
             let result = match self.connection().await {
@@ -72,7 +77,9 @@ impl Database {
                 Err(error) => Err(error),
             };
             match result {
-                Err(error) if failed < self.max_retries && may_pass(&error) => {
+                Err(error)
+                    if failed < self.max_retries && begun.elapsed() < REPEAT_WITHIN && may_pass(&error) =>
+                {
                     tracing::debug!(%error, failed, "repeating the call");
                     // The first failure is mostly a connection that was cut while nobody used it.
                     if failed > 0 {
@@ -249,21 +256,21 @@ impl Connection {
     /// A dropped call ran wholly or not at all.
     pub async fn transact(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let changed = async {
-            let begin = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {first}");
+            let opening = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {first}");
             // Futures of the driver send when they are polled first, and `join` polls them in order without a pause.
             // A transaction that failed is rolled back by its COMMIT.
             let (begun, changed, committed) = if self.named_statements {
                 let statement: Statement = self.client.prepare_typed_cached(sql, &types(params)).await?;
                 let values = values(params);
                 join3(
-                    self.client.batch_execute(&begin),
+                    self.client.batch_execute(&opening),
                     self.client.execute(&statement, &values),
                     self.client.batch_execute("COMMIT"),
                 )
                 .await
             } else {
                 join3(
-                    self.client.batch_execute(&begin),
+                    self.client.batch_execute(&opening),
                     self.client.execute_typed(sql, params),
                     self.client.batch_execute("COMMIT"),
                 )
