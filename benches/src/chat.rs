@@ -210,7 +210,15 @@ impl ChatThread {
     /// # Errors
     /// As the saver's `put_writes`.
     pub async fn put_writes(&self, step: &Step) -> Result<()> {
-        self.saver.put_writes(&step.parent, &step.writes()?, &step.task_id, TASK_PATH).await
+        self.put_encoded_writes(step, &step.writes()?).await
+    }
+
+    /// Stores the writes of a step, which are encoded already.
+    ///
+    /// # Errors
+    /// As the saver's `put_writes`.
+    pub async fn put_encoded_writes(&self, step: &Step, writes: &[(Str, ChannelValue)]) -> Result<()> {
+        self.saver.put_writes(&step.parent, writes, &step.task_id, TASK_PATH).await
     }
 
     /// Encodes and stores the checkpoint of a step.
@@ -218,8 +226,15 @@ impl ChatThread {
     /// # Errors
     /// As the saver's `put`.
     pub async fn put(&self, step: &Step) -> Result<()> {
-        let checkpoint = step.checkpoint()?;
-        self.saver.put(&step.parent, &checkpoint, &step.metadata, &step.new_versions).await.map(|_| ())
+        self.put_encoded(step, &step.checkpoint()?).await
+    }
+
+    /// Stores the checkpoint of a step, whose values are encoded already.
+    ///
+    /// # Errors
+    /// As the saver's `put`.
+    pub async fn put_encoded(&self, step: &Step, checkpoint: &Checkpoint) -> Result<()> {
+        self.saver.put(&step.parent, checkpoint, &step.metadata, &step.new_versions).await.map(|_| ())
     }
 }
 

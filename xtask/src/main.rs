@@ -6,7 +6,7 @@ mod run;
 mod servers;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use checkpoint_servers::{PGBOUNCER, POSTGRES, POSTGRES_15};
 use clap::{Parser, Subcommand};
@@ -48,6 +48,13 @@ enum Chore {
         #[arg(long, default_value = "on")]
         sync: String,
     },
+    /// Measures the PostgreSQL saver next to Python's and next to floors, in turns: on the server of `BENCH_PG_HOST` and
+    /// the like, or else on the tests' own.
+    BenchPostgres {
+        /// Passed on to `benches/python/compare_postgres.py`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -71,29 +78,47 @@ fn chore(chore: Chore) -> Result<()> {
         }
         Chore::Servers { chore } => servers::run(chore),
         Chore::BenchSqlite { rounds, directory, sync } => {
-            let python = python::set_up()?.pop().ok_or("there is no Python environment")?.python;
             let directory = directory.unwrap_or_else(target);
-            run::run(cargo().args([
-                "build",
-                "--release",
-                "--locked",
-                "-p",
-                "checkpoint-benches",
-                "--bin",
-                "workload",
-            ]))?;
-            let workload = target().join("release/workload");
-            run::run(
-                std::process::Command::new(python)
-                    .arg(root().join("benches/python/compare.py"))
-                    .arg("--workload")
-                    .arg(workload)
-                    .arg("--directory")
-                    .arg(directory)
-                    .args(["--rounds", &rounds.to_string(), "--sync", &sync]),
-            )
+            run::run(compare("compare.py")?.arg("--directory").arg(directory).args([
+                "--rounds",
+                &rounds.to_string(),
+                "--sync",
+                &sync,
+            ]))
+        }
+        Chore::BenchPostgres { arguments } => {
+            let mut compare = compare("compare_postgres.py")?;
+            if ["BENCH_PG_HOST", "BENCH_PG_PORT"].iter().all(|name| std::env::var_os(name).is_none()) {
+                compare.envs(bench_server()?);
+            }
+            run::run(compare.args(arguments))
         }
     }
+}
+
+/// A comparison with Python, to which the Rust driver is built.
+fn compare(script: &str) -> Result<Command> {
+    let python = python::set_up()?.pop().ok_or("there is no Python environment")?.python;
+    let build = ["build", "--release", "--locked", "-p", "checkpoint-benches", "--bin", "workload"];
+    run::run(cargo().args(build))?;
+    let mut compare = Command::new(python);
+    compare.arg(root().join("benches/python").join(script));
+    compare.arg("--workload").arg(target().join("release/workload"));
+    Ok(compare)
+}
+
+/// Starts the tests' PostgreSQL, and says where it is as the drivers want it.
+fn bench_server() -> Result<Vec<(&'static str, String)>> {
+    let variables = servers::up(&[&POSTGRES])?;
+    let url = variables.iter().find(|(name, _)| *name == POSTGRES.variable).map(|(_, url)| url);
+    let url = url.ok_or("the server has no URL")?;
+    let port = url.rsplit(':').next().and_then(|end| end.split('/').next()).ok_or("its URL has no port")?;
+    let mut variables = vec![("BENCH_PG_HOST", "127.0.0.1".to_owned()), ("BENCH_PG_PORT", port.to_owned())];
+    if let Some(account) = POSTGRES.account {
+        variables.push(("BENCH_PG_USER", account.user.to_owned()));
+        variables.push(("BENCH_PG_PASSWORD", account.password.to_owned()));
+    }
+    Ok(variables)
 }
 
 /// Builds the tests while their environments and servers are set up, then runs them.

@@ -71,13 +71,20 @@ async fn read_listing(
     Ok(states)
 }
 
+/// Each call is recorded with the encoding of its values and without.
 async fn record_step(thread: &mut ChatThread, recorder: &mut Recorder) -> Result<()> {
     let step = thread.next_step();
     let begun = Mark::now();
-    thread.put_writes(&step).await?;
+    let writes = step.writes()?;
+    let encoded = Mark::now();
+    thread.put_encoded_writes(&step, &writes).await?;
+    recorder.record("put_writes_encoded", encoded);
     recorder.record("put_writes", begun);
     let written = Mark::now();
-    thread.put(&step).await?;
+    let checkpoint = step.checkpoint()?;
+    let encoded = Mark::now();
+    thread.put_encoded(&step, &checkpoint).await?;
+    recorder.record("put_encoded", encoded);
     recorder.record("put", written);
     recorder.record("step", begun);
     Ok(())
@@ -147,7 +154,9 @@ pub(crate) async fn chat(saver: Saver, place: &Place) -> Result<Run> {
         let begun = Mark::now();
         let encode = |message| Ok((Str::from("messages"), ChannelValue::encode(message)?));
         let writes = ten.iter().map(encode).collect::<checkpoint_core::Result<Vec<_>>>()?;
+        let encoded = Mark::now();
         saver.put_writes(&config, &writes, &task_id, TASK_PATH).await?;
+        recorder.record("put_writes_10_encoded", encoded);
         recorder.record("put_writes_10", begun);
     }
     recorder.end("put_writes_10", phase);
@@ -221,7 +230,7 @@ pub(crate) async fn conc(saver: Saver, tasks: usize, seconds: f64) -> Result<Run
             }
             walls.push(end - begun);
             // The in-memory saver never waits; without this a few tasks would do all the steps.
-            tokio::task::yield_now().await;
+            tokio::task::consume_budget().await;
         }
     };
     let tasks_running: Vec<_> = threads.into_iter().map(|thread| tokio::spawn(work(thread))).collect();
