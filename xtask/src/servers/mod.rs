@@ -23,8 +23,7 @@ pub(crate) enum Chore {
     /// As root on Debian it installs and starts Docker where that is missing. Images are the official ones where a
     /// registry answers, else they are built from Debian's packages.
     Up {
-        /// Which ones: postgres, postgres-15, pgbouncer, redis, valkey. The default is all.
-        #[arg(value_name = "NAME", value_parser = server)]
+        #[arg(value_name = "NAME", value_parser = server, help = format!("Which ones: {}; the default is all", names()))]
         servers: Vec<&'static Server>,
     },
     /// Removes these containers, and what is in them.
@@ -34,10 +33,11 @@ pub(crate) enum Chore {
 }
 
 fn server(name: &str) -> Result<&'static Server, String> {
-    find(name).ok_or_else(|| {
-        let names: Vec<_> = ALL.iter().map(|server| server.name).collect();
-        format!("the servers are {}", names.join(", "))
-    })
+    find(name).ok_or_else(|| format!("the servers are {}", names()))
+}
+
+fn names() -> String {
+    ALL.iter().map(|server| server.name).collect::<Vec<_>>().join(", ")
 }
 
 /// Does it.
