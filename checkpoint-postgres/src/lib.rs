@@ -71,7 +71,7 @@
 //! | `copy_thread` | 7 | the rows do not leave the server, but for values that AES-GCM bound to their place |
 //! | `prune` | per thread 5, and per namespace 2 and 1 per 1,024 ancestors looked at | |
 //! | `delete_for_runs` | 6 | reads the metadata of the whole table: there is no index on runs |
-//! | `setup` | 4 once the tables are there | |
+//! | `setup` | 5 once the tables are there | |
 //!
 //! The first time that a connection sees a statement costs one round trip more; behind PgBouncer in transaction mode
 //! ([`PostgresSaverBuilder::pgbouncer`]) statements have no names, and that cost is none, but each is planned anew.

@@ -38,32 +38,37 @@ impl Tables {
     }
 
     pub(crate) async fn set_up(&self, database: &Database) -> Result<()> {
-        self.migrations.run(database).await?;
         let connection = database.connection().await?;
         self.check(&connection).await?;
-        if self.lz4 { self.compress(&connection).await } else { Ok(()) }
+        drop(connection);
+        self.migrations.run(database).await?;
+        if self.lz4 { self.compress(&database.connection().await?).await } else { Ok(()) }
     }
 
     /// Refuses tables of Python's `ShallowPostgresSaver`, which have the same names and numbers and another shape.
     async fn check(&self, connection: &Connection) -> Result<()> {
-        let sql = format!(
-            "SELECT c.checkpoint_id, b.version, w.task_path FROM {s}checkpoints c, {s}checkpoint_blobs b, \
-             {s}checkpoint_writes w LIMIT 0",
-            s = self.prefix
-        );
-        match connection.query(&sql, &[]).await {
-            Err(error) if error.kind() == ErrorKind::Schema => Err(Error::new(
-                ErrorKind::Schema,
-                "the tables have another shape than LangGraph's PostgresSaver gives them (ShallowPostgresSaver?); use another schema",
-            )
-            .with_source(error)),
-            rows => rows.map(|_| ()),
+        const LACKS_COLUMN: &str = "SELECT to_regclass($1) IS NOT NULL AND NOT EXISTS (SELECT FROM pg_attribute \
+             WHERE attrelid = to_regclass($1) AND attname = $2 AND NOT attisdropped)";
+        for (table, column) in [("checkpoints", "checkpoint_id"), ("checkpoint_blobs", "version")] {
+            let table = format!("{}{table}", self.prefix);
+            let rows = connection.query(LACKS_COLUMN, &[(&table, Type::TEXT), (&column, Type::TEXT)]).await?;
+            if rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)) {
+                return Err(Error::new(
+                    ErrorKind::Schema,
+                    "the tables have another shape than LangGraph's PostgresSaver gives them, as those of its \
+                     ShallowPostgresSaver; use another schema",
+                )
+                .with("table", table)
+                .with("lacks", column));
+            }
         }
+        Ok(())
     }
 
     /// Sets LZ4 for values to come. Nothing depends on it: where it cannot be had now, the next setup tries again.
     async fn compress(&self, connection: &Connection) -> Result<()> {
-        const IS_SET: &str = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = 'blob' AND attcompression = 'l'";
+        const IS_SET: &str = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = 'blob' \
+             AND attcompression = 'l'";
         for table in COMPRESSED {
             let table = format!("{}{table}", self.prefix);
             let set = format!("ALTER TABLE {table} ALTER COLUMN blob SET COMPRESSION lz4");

@@ -118,8 +118,3 @@ mod write;
 pub use builder::{SqliteSaverBuilder, Synchronous};
 pub use rusqlite;
 pub use saver::SqliteSaver;
-
-/// The workspace's README, so that its quick start compiles; a test of the command line runs it.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct Readme;

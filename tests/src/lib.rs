@@ -47,3 +47,8 @@ pub use case::{Case, Ctx, Failure, Need};
 pub use cases::saver_cases;
 pub use runner::{Missing, Outcome, Report, run, run_all, run_cases};
 pub use target::{Facility, OpenOptions, Saver, Target};
+
+/// The workspace's README, so that what it shows compiles; a test of the command line runs its quick start.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
