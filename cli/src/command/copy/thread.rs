@@ -290,7 +290,7 @@ async fn send(sides: &Sides, lacking: Lacking, sent: &mut Sent, counts: &Counts)
     };
     let calls = calls(&tuple.pending_writes, wanted)
         .map_err(|misplaced| Stopped::only_this(format!("{at}: {}", clean(&misplaced.to_string()))))?;
-    for Call { task_id, task_path, writes: pairs, .. } in &calls {
+    for Call { task_id, task_path, writes: pairs } in &calls {
         if !sides.dry_run {
             sides.to.put_writes(&config, pairs, task_id, task_path).await.map_err(failed)?;
         }

@@ -20,8 +20,6 @@ pub(super) struct Call {
     pub(super) task_id: Str,
     pub(super) task_path: Str,
     pub(super) writes: Vec<(Str, ChannelValue)>,
-    /// How many writes it adds: those behind the last that stand there already.
-    pub(super) adds: usize,
 }
 
 /// A write that no call would put where it stands.
@@ -102,7 +100,7 @@ fn runs<'a, 'w>(writes: &'a [&'w PendingWrite]) -> impl Iterator<Item = &'a [&'w
 
 fn call(run: &[&PendingWrite], writes: Vec<(Str, ChannelValue)>) -> Option<Call> {
     let first = run.first()?;
-    Some(Call { task_id: first.task_id.clone(), task_path: first.task_path.clone(), writes, adds: run.len() })
+    Some(Call { task_id: first.task_id.clone(), task_path: first.task_path.clone(), writes })
 }
 
 fn pair(write: &PendingWrite) -> (Str, ChannelValue) {
@@ -191,6 +189,6 @@ mod tests {
         let table = [write("a", "p", -4, "__resume__"), write("a", "p", 0, "x"), write("b", "p", 0, "x")];
         let made = calls(&table, |write| &*write.task_id == "b").unwrap();
         assert_eq!(made.len(), 1);
-        assert_eq!((&*made[0].task_id, made[0].adds), ("b", 1));
+        assert_eq!((&*made[0].task_id, made[0].writes.len()), ("b", 1));
     }
 }
