@@ -130,7 +130,9 @@ pub(crate) fn split(
             channel,
             version: &version,
         };
-        let typed = cipher::seal(cipher, value.to_typed()?, &place)?;
+        let typed = value.to_typed()?;
+        check_name("type", &typed.tag)?;
+        let typed = cipher::seal(cipher, typed, &place)?;
         blobs.push(BlobRow { channel: (*channel).clone(), version, typed });
     }
     // Two calls that store the same rows meet them in the same order.
@@ -409,4 +411,148 @@ pub(crate) fn scalar(json: &str) -> Result<ChannelValue> {
 
 fn of_value(value: &Value) -> Result<ChannelValue> {
     ChannelValue::from_msgpack(value.to_msgpack()?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use checkpoint_core::ErrorKind;
+
+    use super::*;
+
+    fn split_values(values: &[(&str, ChannelValue)], cipher: Option<&Cipher>) -> Result<Split> {
+        let checkpoint = values.iter().fold(Checkpoint::new(0), |checkpoint, (channel, value)| {
+            checkpoint.with_channel(*channel, value.clone(), "1.5")
+        });
+        split(&CheckpointConfig::new("t"), &checkpoint, &checkpoint.channel_versions, cipher)
+    }
+
+    fn inline(split: &Split) -> serde_json::Value {
+        serde_json::from_str::<serde_json::Value>(&split.document).unwrap()["channel_values"].clone()
+    }
+
+    #[test]
+    fn scalars_that_json_gives_back_are_inline_and_all_else_is_a_row() {
+        let big = TypedBytes::new("json", &b"1180591620717411303424"[..]);
+        let table: [(ChannelValue, Option<&str>); 13] = [
+            (ChannelValue::Null, Some("null")),
+            (true.into(), Some("true")),
+            (i64::MIN.into(), Some("-9223372036854775808")),
+            (1.0.into(), Some("1.0")),
+            (1e15.into(), Some("1000000000000000.0")),
+            ("\u{e9}\"\\".into(), Some("\"\u{e9}\\\"\\\\\"")),
+            (big.into(), Some("1180591620717411303424")),
+            (1e16.into(), None),
+            ((-0.0).into(), None),
+            (f64::NAN.into(), None),
+            (f64::NEG_INFINITY.into(), None),
+            ("a\0b".into(), None),
+            (TypedBytes::msgpack(&b"\x90"[..]).into(), None),
+        ];
+        for (value, expected) in table {
+            let split = split_values(&[("x", value.clone())], None).unwrap();
+            if let Some(json) = expected {
+                assert!(
+                    split.document.contains(&format!("\"channel_values\":{{\"x\":{json}}}")),
+                    "{value:?}"
+                );
+                assert!(split.blobs.is_empty());
+                let decoded = decode(split.document.as_bytes()).unwrap();
+                assert_eq!(decoded.channel_values.get("x"), Some(&value));
+                continue;
+            }
+            assert_eq!(inline(&split), serde_json::json!({}), "{value:?}");
+            let [blob] = &*split.blobs else { panic!("{value:?}: {} blobs", split.blobs.len()) };
+            assert_eq!((&*blob.channel, &*blob.version), ("x", "1.5"));
+            let found = ChannelValue::from_typed(blob.typed.clone()).unwrap();
+            assert_eq!(found.to_msgpack().unwrap(), value.to_msgpack().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_snapshot_leaves_its_mark() {
+        let snapshot = TypedBytes::msgpack(&b"\xd4\x07\xc0"[..]);
+        let split = split_values(&[("log", snapshot.into())], None).unwrap();
+        assert_eq!((inline(&split), split.blobs.len()), (serde_json::json!({ "log": true }), 1));
+    }
+
+    #[test]
+    fn with_a_cipher_nothing_is_inline() {
+        let cipher = Cipher::aes(&[7; 16]).unwrap();
+        let values = [("a", ChannelValue::Null), ("b", 5.into()), ("c", "canary".into())];
+        let split = split_values(&values, Some(&cipher)).unwrap();
+        assert_eq!((inline(&split), split.blobs.len()), (serde_json::json!({}), 3));
+        assert!(split.blobs.iter().all(|blob| blob.typed.is_sealed()));
+    }
+
+    #[test]
+    fn what_would_be_lost_is_refused() {
+        let mut checkpoint = Checkpoint::new(0);
+        checkpoint.channel_values.insert("x".into(), TypedBytes::msgpack(&b"\x90"[..]).into());
+        let config = CheckpointConfig::new("t");
+        let no_version = split(&config, &checkpoint, &ChannelVersions::new(), None).unwrap_err();
+        assert_eq!(no_version.kind(), ErrorKind::InvalidArgument);
+        let list = || ChannelValue::Blob(TypedBytes::msgpack(&b"\x90"[..]));
+        for (channel, value) in [
+            ("back\\slash", list()),
+            ("nul\0", list()),
+            ("nul\0", 5.into()),
+            ("x", TypedBytes::new("a\\b", &b""[..]).into()),
+        ] {
+            let error = split_values(&[(channel, value)], None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{channel:?}");
+        }
+        // A text that only looks like the escape is fine.
+        assert!(split_values(&[("\\u0000 in a name", 5.into())], None).is_ok());
+        let nan = CheckpointMetadata::default().with("a", Value::Array(vec![f64::NAN.into()]));
+        assert_eq!(metadata(&nan, &config).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn versions_are_what_the_server_makes_of_them() {
+        let table = [
+            (ChannelVersion::Int(7), "7"),
+            (1.0.into(), "1.0"),
+            ((-0.0).into(), "0.0"),
+            (2.5.into(), "2.5"),
+            (1e-5.into(), "0.00001"),
+            (1e16.into(), "10000000000000000"),
+            ("001.5".into(), "001.5"),
+        ];
+        for (version, text) in table {
+            assert_eq!(version_text(&version).unwrap(), text);
+        }
+        assert!(version_text(&f64::NAN.into()).is_err());
+    }
+
+    #[test]
+    fn unknown_fields_are_kept_and_sealed() {
+        let mut checkpoint = Checkpoint::new(0);
+        checkpoint.extra.insert("pending_sends".into(), of_value(&Value::Array(vec!["x".into()])).unwrap());
+        checkpoint.extra.insert("updated_channels".into(), ChannelValue::Null);
+        let config = CheckpointConfig::new("t");
+        let cipher = Cipher::aes_gcm("k", &[7; 32]).unwrap();
+        for cipher in [None, Some(&cipher)] {
+            let split = split(&config, &checkpoint, &ChannelVersions::new(), cipher).unwrap();
+            assert_eq!(split.document.contains("pending_sends"), cipher.is_none());
+            let mut decoded = decode(split.document.as_bytes()).unwrap();
+            open_fields(&mut decoded, ("t", "", &checkpoint.id), Opener { cipher, keep_sealed: false })
+                .unwrap();
+            assert_eq!(decoded, checkpoint);
+        }
+    }
+
+    #[test]
+    fn damaged_documents_are_errors() {
+        for json in [
+            "",
+            "1",
+            "\"half a",
+            "{\"v\": \"x\"}",
+            "{\"channel_values\": 1}",
+            "{\"versions_seen\": {\"a\": 1}}",
+        ] {
+            assert_eq!(decode(json.as_bytes()).unwrap_err().kind(), ErrorKind::Codec, "{json}");
+        }
+        assert_eq!(sealed_fields("[\"t\", \"%\"]").unwrap_err().kind(), ErrorKind::Codec);
+    }
 }

@@ -114,6 +114,7 @@
 
 mod builder;
 mod document;
+mod lock;
 mod read;
 mod row;
 mod saver;

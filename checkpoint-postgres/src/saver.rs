@@ -1,6 +1,7 @@
 //! The trait.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use checkpoint_core::{
@@ -29,9 +30,18 @@ const THREADS: usize = 128;
 /// Keeps checkpoints in PostgreSQL, in the tables of LangGraph's Python. Clones share their connections.
 ///
 /// See the [crate's page](crate) for what is stored where and what each call costs.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct PostgresSaver {
     shared: Arc<Shared>,
+}
+
+impl fmt::Debug for PostgresSaver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresSaver")
+            .field("database", &self.shared.database)
+            .field("cipher", &self.shared.cipher)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What the clones of a saver share.

@@ -15,9 +15,10 @@ use indexmap::IndexMap;
 use serde_json::value::RawValue;
 
 use crate::document::{self, Split, check_name, check_text};
+use crate::lock::Lock;
 use crate::row::{self, Blob, Json, at_row};
 use crate::saver::Shared;
-use crate::sql::{self, Lock};
+use crate::{lock, sql};
 
 /// The server's messages hold one byte less than 2^30; the rest is for ids and headers.
 const MOST_BYTES: usize = (1 << 30) - (1 << 20);
@@ -90,7 +91,7 @@ impl CheckpointRows {
         let types: Vec<&str> = blobs.iter().map(|blob| &*blob.typed.tag).collect();
         let data: Vec<Blob<'_>> = blobs.iter().map(|blob| Blob(&blob.typed.data)).collect();
         let mut params: Vec<Param<'_>> = vec![
-            (&sql::LOCK_CLASS, Type::INT4),
+            (&lock::CLASS, Type::INT4),
             (&key, Type::INT4),
             (&thread_id, Type::TEXT),
             (&checkpoint_ns, Type::TEXT),
@@ -157,6 +158,7 @@ impl WriteRows {
             };
             // One value has one stored form, however the caller wrapped it.
             let typed = ChannelValue::from_typed(value.to_typed()?)?.to_typed()?;
+            check_name("type", &typed.tag)?;
             Ok((idx, channel.clone(), cipher::seal(shared.cipher.as_ref(), typed, &place)?))
         };
         let mut rows = indexes.into_iter().zip(writes).map(row).collect::<Result<Vec<_>>>()?;
@@ -186,7 +188,7 @@ impl WriteRows {
         let types: Vec<&str> = self.rows.iter().map(|(.., typed)| &*typed.tag).collect();
         let data: Vec<Blob<'_>> = self.rows.iter().map(|(.., typed)| Blob(&typed.data)).collect();
         let params: [Param<'_>; 11] = [
-            (&sql::LOCK_CLASS, Type::INT4),
+            (&lock::CLASS, Type::INT4),
             (&lock.key(), Type::INT4),
             (&&*self.thread_id, Type::TEXT),
             (&&*self.checkpoint_ns, Type::TEXT),
@@ -204,7 +206,7 @@ impl WriteRows {
 }
 
 pub(crate) async fn delete_thread(shared: &Shared, connection: &Connection, thread_id: &str) -> Result<()> {
-    let lock = sql::take_locks(&[Lock::of(thread_id)], &[]);
+    let lock = lock::take(&[Lock::of(thread_id)], &[]);
     connection.transact(&lock, &shared.sql.delete_thread, &[(&thread_id, Type::TEXT)]).await.map(|_| ())
 }
 
@@ -222,7 +224,7 @@ pub(crate) async fn delete_for_runs(
     let threads = rows.iter().map(|row| row::column::<&str>(row, 0)).collect::<Result<Vec<_>>>()?;
     if !threads.is_empty() {
         let locks: Vec<Lock> = threads.iter().map(|thread_id| Lock::of(thread_id)).collect();
-        transaction.batch(&sql::take_locks(&locks, &[])).await?;
+        transaction.batch(&lock::take(&locks, &[])).await?;
         let params: [Param<'_>; 2] = [(&run_ids, Type::JSONB_ARRAY), (&threads, Type::TEXT_ARRAY)];
         transaction.execute(&shared.sql.delete_runs, &params).await?;
         transaction.execute(&shared.sql.delete_unnamed_blobs, &[(&threads, Type::TEXT_ARRAY)]).await?;
@@ -234,7 +236,7 @@ pub(crate) async fn delete_for_runs(
 /// one that has the sends.
 pub(crate) async fn keep_latest(shared: &Shared, connection: &mut Connection, thread_id: &str) -> Result<()> {
     let transaction = connection.begin().await?;
-    transaction.batch(&sql::take_locks(&[Lock::of(thread_id)], &[])).await?;
+    transaction.batch(&lock::take(&[Lock::of(thread_id)], &[])).await?;
     let thread: Param<'_> = (&thread_id, Type::TEXT);
     let namespaces = transaction.query(&shared.sql.namespaces, std::slice::from_ref(&thread)).await?;
     for row in &namespaces {
@@ -308,7 +310,7 @@ pub(crate) async fn copy_thread(
     source: &str,
     target: &str,
 ) -> Result<()> {
-    let locks = sql::take_locks(&[Lock::of(target)], &[Lock::of(source)]);
+    let locks = lock::take(&[Lock::of(target)], &[Lock::of(source)]);
     let params: [Param<'_>; 3] = [(&source, Type::TEXT), (&target, Type::TEXT), (&BOUND_SUFFIX, Type::TEXT)];
     let transaction = connection.begin().await?;
     transaction.batch(&locks).await?;

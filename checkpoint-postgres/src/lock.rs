@@ -1,0 +1,60 @@
+//! Advisory locks, which keep calls on one thread from meeting in a circle.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The class of our advisory locks, so that they do not meet those of the application: `ckpt`.
+pub(crate) const CLASS: i32 = i32::from_be_bytes(*b"ckpt");
+
+/// The advisory lock of a thread. Calls that change many of its rows hold it alone, `put` and `put_writes` share it: so
+/// none waits for another's rows in a circle, and none deletes a blob that another is about to name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Lock(i32);
+
+impl Lock {
+    pub(crate) fn of(thread_id: &str) -> Self {
+        Self(u32::try_from(xxh3_64(thread_id.as_bytes()) >> 32).unwrap_or_default().cast_signed())
+    }
+
+    pub(crate) fn key(self) -> i32 {
+        self.0
+    }
+}
+
+/// Takes locks to the transaction's end, in an order that all callers keep.
+pub(crate) fn take(alone: &[Lock], shared: &[Lock]) -> String {
+    let mut locks: Vec<(Lock, bool)> = alone.iter().map(|lock| (*lock, true)).collect();
+    locks.extend(shared.iter().filter(|lock| !alone.contains(lock)).map(|lock| (*lock, false)));
+    locks.sort_unstable();
+    locks.dedup();
+    let calls: Vec<String> = locks
+        .iter()
+        .map(|(lock, alone)| {
+            let function = if *alone { "pg_advisory_xact_lock" } else { "pg_advisory_xact_lock_shared" };
+            format!("{function}({CLASS}, {})", lock.0)
+        })
+        .collect();
+    format!("SELECT {}", calls.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_are_taken_in_one_order() {
+        let (a, b) = (Lock::of("a"), Lock::of("b"));
+        let [ab, ba] = [take(&[a], &[b]), take(&[b], &[a])];
+        let keys = |sql: &str| sql.matches("1667985524, ").count();
+        assert_eq!((keys(&ab), keys(&ba)), (2, 2));
+        let first =
+            |sql: &str| sql.split_once("1667985524, ").unwrap().1.split_once(')').unwrap().0.to_owned();
+        assert_eq!(first(&ab), first(&ba));
+        assert_eq!(take(&[a, a], &[a]), format!("SELECT pg_advisory_xact_lock(1667985524, {})", a.key()));
+    }
+
+    #[test]
+    fn the_lock_of_a_thread_stays_what_it_is() {
+        // Programs of different versions have to meet at the same lock.
+        assert_eq!(Lock::of("thread-1").key(), 659_401_213);
+    }
+}
