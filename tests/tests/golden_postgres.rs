@@ -560,7 +560,8 @@ async fn histories(probes: &mut Probes) {
         let writes: Vec<_> =
             found["ch"].writes.iter().map(|write| (&*write.task_id, &*write.channel, &write.value)).collect();
         assert_eq!(writes, [("t1", "ch", &"w1".into())], "{name}");
-        assert_eq!(found["ch"].seed, has_seed.then_some(seed), "{name}");
+        // Python goes on behind a null on PostgreSQL, and stops at it everywhere else; here it is a value like others.
+        assert_eq!(found["ch"].seed, Some(seed), "{name}");
     }
 }
 
