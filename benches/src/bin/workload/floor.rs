@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use checkpoint_benches::{ChatThread, Mark, Phase, Recorder, Settings, WINDOW, big_blob, messages};
+use checkpoint_core::{ChannelValue, InMemorySaver};
 use checkpoint_postgres::tokio_postgres::types::ToSql;
 use checkpoint_postgres::tokio_postgres::{Client, Statement};
 use serde_json::json;
@@ -137,11 +138,11 @@ impl Connection {
         })
     }
 
-    async fn put(&self, thread: &str, step: u64) -> Result<()> {
-        let Payload { messages, settings, checkpoint, metadata, .. } = &*self.payload;
+    async fn put(&self, thread: &str, step: u64, messages: &[u8]) -> Result<()> {
+        let Payload { settings, checkpoint, metadata, .. } = &*self.payload;
         let (version, id) = (format!("{step:032}.00000000000000.5"), checkpoint_id(step));
         let parent = checkpoint_id(step - 1);
-        let (messages, settings) = (messages.as_bytes(), settings.as_bytes());
+        let settings = settings.as_bytes();
         let parameters: Parameters<'_> =
             &[&thread, &version, &messages, &settings, &id, &parent, checkpoint, metadata];
         check(self.client.execute(&self.put, parameters).await? == 1, "a row of a checkpoint")
@@ -216,12 +217,21 @@ pub(crate) async fn chat(saver: Saver, place: &Place, database: &Database) -> Re
         if thread == 1 {
             phase = Phase::begin();
         }
-        for step in 1..=STEPS {
+        // Between the calls as much is done as beside the saver: what idles for a while answers later.
+        let mut chat =
+            ChatThread::new(Arc::new(InMemorySaver::new()), 0, thread, messages(thread, STEPS + 1));
+        chat.next_step();
+        for number in 1..=STEPS {
+            let step = chat.next_step();
+            let checkpoint = step.checkpoint()?;
+            let Some(ChannelValue::Blob(blob)) = checkpoint.channel_values.get("messages") else {
+                return Err("messages are a blob".into());
+            };
             let begun = Mark::now();
-            connection.write_2(&name, step).await?;
+            connection.write_2(&name, number).await?;
             recorder.record("put_writes", begun);
             let written = Mark::now();
-            connection.put(&name, step).await?;
+            connection.put(&name, number, &blob.data).await?;
             recorder.record("put", written);
             recorder.record("step", begun);
         }
@@ -311,12 +321,13 @@ pub(crate) async fn conc(database: &Database, tasks: usize, seconds: f64) -> Res
     let (phase, begun) = (Phase::begin(), Mark::now());
     let deadline = Instant::now() + seconds;
     let work = |number: usize, connection: Connection| async move {
+        let payload = Arc::clone(&connection.payload);
         let mut walls = Vec::new();
         for step in 1.. {
             let name = format!("floor-{number}-{}", step / 100);
             let begun = Instant::now();
             connection.write_2(&name, step).await?;
-            connection.put(&name, step).await?;
+            connection.put(&name, step, payload.messages.as_bytes()).await?;
             let end = Instant::now();
             if end > deadline {
                 break;

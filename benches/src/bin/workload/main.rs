@@ -150,7 +150,8 @@ impl Arguments {
         }
         .to_owned();
         if let Some(pool) = self.postgres.pool {
-            name += &format!("+pool-{pool}");
+            name.push_str("+pool-");
+            name.push_str(&pool.to_string());
         }
         for (given, suffix) in [(self.postgres.no_lz4, "+no-lz4"), (self.current_thread, "+current-thread")] {
             if given {
