@@ -46,6 +46,8 @@ pub(crate) struct Split {
     pub(crate) document: String,
     /// Everything else, in the order of the table's key, sealed where there is a cipher.
     pub(crate) blobs: Vec<BlobRow>,
+    /// Channel and version of what is not stored again.
+    pub(crate) carried: Vec<(Str, String)>,
 }
 
 /// What stands for a value in the document.
@@ -106,7 +108,7 @@ pub(crate) fn split(
         .map(|(channel, value)| one_form(value).map(|value| (channel, value)))
         .collect::<Result<Vec<_>>>()?;
     let mut inline = IndexMap::with_capacity(values.len());
-    let mut blobs = Vec::new();
+    let (mut blobs, mut carried) = (Vec::new(), Vec::new());
     for (channel, value) in &values {
         if cipher.is_none() && is_inline(value) {
             inline.insert(&***channel, Inline::Scalar(value));
@@ -119,11 +121,12 @@ pub(crate) fn split(
             Error::invalid_argument("a channel has a value but no version; add it to channel_versions")
                 .with("channel", channel)
         })?;
-        if matches!(**value, ChannelValue::Blob(_)) && !new_versions.contains_key(*channel) {
-            continue;
-        }
         check_name("channel", channel)?;
         let version = version_text(version)?;
+        if matches!(**value, ChannelValue::Blob(_)) && !new_versions.contains_key(*channel) {
+            carried.push(((*channel).clone(), version));
+            continue;
+        }
         let place = Place::Blob {
             thread_id: config.thread_id(),
             checkpoint_ns: config.checkpoint_ns(),
@@ -151,7 +154,7 @@ pub(crate) fn split(
     let document = serde_json::to_string(&document)
         .map_err(|source| Error::codec("the checkpoint cannot be written as JSON").with_source(source))?;
     check_nul(&document)?;
-    Ok(Split { document, blobs })
+    Ok(Split { document, blobs, carried })
 }
 
 /// A value in its one form, however the caller wrapped it.

@@ -54,6 +54,8 @@
 //!   U+0000) stand in rows of their own, which Python reads as well. Integers beyond 64 bits are kept as they are.
 //! * Names of channels and tasks with a backslash are refused: they would break Python's reads.
 //! * Pending writes come ordered by task path, task and index, as in the newer generation.
+//! * A `put` that carries over a value whose row was deleted meanwhile (a thread deleted or pruned under a running agent)
+//!   stores the value again; in Python that checkpoint lacks it.
 //! * `null` as a plain value ends the walk of a delta history, as on every other backend.
 //! * `prune` keeps the ancestors that delta channels need, where Python refuses such threads. It removes blobs that no
 //!   checkpoint names any more, and so does `delete_for_runs`.
@@ -62,7 +64,8 @@
 //!
 //! | call | round trips | statements |
 //! |---|---|---|
-//! | `put`, `put_writes` | 1 | 1 |
+//! | `put` | 1 | 1; 2 more where a value that it carries over is no longer stored, or another call has the thread to itself |
+//! | `put_writes` | 1 | 1 |
 //! | `get_tuple` | 1 | 1; each value is looked up by its whole key |
 //! | `list` | 1 per page | the first page has up to 16 tuples, later ones up to 128 or 4 MiB; a value that many of a page's checkpoints share is sent once |
 //! | `list_threads` | 1 per 128 threads | jumps from thread to thread in the index |
@@ -82,7 +85,8 @@
 //! Every change is one transaction: atomic, and seen by every later read. A read sees one state of the database; a
 //! listing one per page. Calls that change many rows of a thread (`delete_thread`, `prune`, `copy_thread`,
 //! `delete_for_runs`) hold its advisory lock (class 1667985524) alone and `put` and `put_writes` share it, so that these
-//! never deadlock with each other; Python's writers take no such lock.
+//! never deadlock with each other, and no checkpoint names a value that is being deleted; Python's writers take no such
+//! lock.
 //!
 //! A dropped call leaves no connection inside of a transaction. What was acknowledged survives what the server's
 //! `synchronous_commit` promises.

@@ -222,8 +222,16 @@ impl BaseCheckpointSaver for PostgresSaver {
         let rows =
             CheckpointRows::new(shared, config, checkpoint, metadata, new_versions).at(BACKEND, "put")?;
         let rows = &rows;
-        let run = |connection| async move { rows.store(shared, &connection).await };
-        shared.database.run(run).await.at(BACKEND, "put")?;
+        let run = |connection| async move { rows.store(shared, &connection, false).await };
+        if !shared.database.run(run).await.at(BACKEND, "put")? {
+            // Values that did not change went meanwhile, with the last checkpoint that named them, or are about to go: all
+            // of them are stored, once nobody else has the thread to itself.
+            let all = &checkpoint.channel_versions;
+            let rows = CheckpointRows::new(shared, config, checkpoint, metadata, all).at(BACKEND, "put")?;
+            let rows = &rows;
+            let run = |connection| async move { rows.store(shared, &connection, true).await };
+            shared.database.run(run).await.at(BACKEND, "put")?;
+        }
         Ok(CheckpointConfig::new(config.thread_id().clone())
             .with_checkpoint_ns(config.checkpoint_ns().clone())
             .with_checkpoint_id(checkpoint.id.clone()))

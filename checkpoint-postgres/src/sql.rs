@@ -59,9 +59,9 @@ pub(crate) struct Page {
 pub(crate) struct Statements {
     /// The schema, quoted and with its dot, or nothing.
     schema: String,
-    /// For up to [`MOST_VALUES`] blobs.
+    /// For no blob to [`MOST_VALUES`] blobs, and for many.
     put: Vec<String>,
-    put_many: String,
+    put_carrying: Vec<String>,
     pub(crate) upsert_writes: String,
     pub(crate) insert_writes: String,
     pub(crate) get: String,
@@ -91,9 +91,10 @@ impl Statements {
     pub(crate) fn new(schema: Option<&str>) -> Self {
         let schema = schema.map_or_else(String::new, |schema| format!("{}.", quote(schema)));
         let s = &schema;
+        let counts = || (0..=MOST_VALUES).map(Some).chain([None]);
         Self {
-            put: (0..=MOST_VALUES).map(|blobs| put(s, Some(blobs))).collect(),
-            put_many: put(s, None),
+            put: counts().map(|blobs| put(s, false, blobs)).collect(),
+            put_carrying: counts().map(|blobs| put(s, true, blobs)).collect(),
             upsert_writes: put_writes(
                 s,
                 "DO UPDATE SET channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob",
@@ -135,7 +136,6 @@ impl Statements {
     /// Every statement with the name of its call, listings with each set of conditions.
     pub(crate) fn all(&self) -> Vec<(&'static str, String)> {
         let mut all: Vec<_> = [
-            ("put", &self.put_many),
             ("put_writes", &self.upsert_writes),
             ("put_writes", &self.insert_writes),
             ("get_tuple", &self.get),
@@ -162,7 +162,7 @@ impl Statements {
         ]
         .map(|(call, sql)| (call, sql.clone()))
         .into();
-        all.extend(self.put.iter().map(|sql| ("put", sql.clone())));
+        all.extend(self.put.iter().chain(&self.put_carrying).map(|sql| ("put", sql.clone())));
         for conditions in 0_u8..64 {
             let has = |bit: u8| conditions & (1 << bit) != 0;
             let page = Page {
@@ -183,9 +183,11 @@ impl Statements {
         all
     }
 
-    /// Stores a checkpoint with so many blobs, and whether their parameters are arrays.
-    pub(crate) fn put(&self, blobs: usize) -> (&str, bool) {
-        self.put.get(blobs).map_or((&self.put_many, true), |sql| (sql, false))
+    /// Stores a checkpoint with so many blobs, and whether their parameters are arrays. It may carry over others.
+    pub(crate) fn put(&self, carries: bool, blobs: usize) -> (&str, bool) {
+        let statements = if carries { &self.put_carrying } else { &self.put };
+        let at = blobs.min(MOST_VALUES + 1);
+        (statements.get(at).map_or("", String::as_str), at > MOST_VALUES)
     }
 
     /// One page of a listing. Parameters: the conditions' values in the order of [`Page`], then how many rows.
@@ -249,35 +251,52 @@ pub(crate) fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Stores a checkpoint and its blobs in one statement. `$1`, `$2` are the lock, `$3` to `$5` the key, then parent,
-/// document and metadata, then the blobs: channel, version, type and bytes of each, or, for many, arrays of them.
+/// Stores a checkpoint and its blobs in one statement, and returns whether it did: not while another call has the thread
+/// to itself, and not when a blob is missing that the checkpoint names and that is not among those to be stored.
 ///
-/// The server inserts the blobs after the checkpoint, since nothing reads from them: they are under the lock, too.
-fn put(s: &str, blobs: Option<usize>) -> String {
-    let row = |first: usize| format!("($3, $4, ${first}, ${}, ${}, ${})", first + 1, first + 2, first + 3);
-    let values = match blobs {
+/// `$1`, `$2` are the lock, `$3` to `$5` the key, then parent, document and metadata, channels and versions of the blobs
+/// that have to be there, then the blobs to be stored: channel, version, type and bytes of each, or, for many, arrays of
+/// them.
+fn put(s: &str, carries: bool, blobs: Option<usize>) -> String {
+    let (first, condition) = if carries {
+        let blob_at = blob_at(s, "true", "$3", "$4", "k.channel", "k.version");
+        let found = format!(
+            "(SELECT count(*) FROM unnest($9::text[], $10::text[]) AS k(channel, version) \
+             CROSS JOIN LATERAL ({blob_at}) b) = cardinality($9::text[])"
+        );
+        (11, format!("AND {found}"))
+    } else {
+        (9, String::new())
+    };
+    let row =
+        |at: usize| format!("(${}::text, ${}::text, ${}::text, ${}::bytea)", at, at + 1, at + 2, at + 3);
+    let rows = match blobs {
         Some(0) => None,
         Some(count) => {
-            let rows: Vec<String> = (0..count).map(|at| row(9 + 4 * at)).collect();
-            Some(format!("VALUES {}", rows.join(", ")))
+            let rows: Vec<String> = (0..count).map(|at| row(first + 4 * at)).collect();
+            Some(format!("(VALUES {})", rows.join(", ")))
         }
-        None => {
-            let arrays = "unnest($9::text[], $10::text[], $11::text[], $12::bytea[])";
-            Some(format!("SELECT $3, $4, b.* FROM {arrays} AS b"))
-        }
+        None => Some(format!(
+            "unnest(${first}::text[], ${}::text[], ${}::text[], ${}::bytea[])",
+            first + 1,
+            first + 2,
+            first + 3
+        )),
     };
-    let blobs = values.map_or_else(String::new, |values| {
+    let blobs = rows.map_or_else(String::new, |rows| {
         format!(
-            "WITH blobs AS (INSERT INTO {s}checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob) \
-             {values} ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING) "
+            ", blobs AS (INSERT INTO {s}checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob) \
+             SELECT $3, $4, b.* FROM stored, {rows} AS b \
+             ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING)"
         )
     });
     format!(
-        "{blobs}INSERT INTO {s}checkpoints \
+        "WITH stored AS (INSERT INTO {s}checkpoints \
          (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata) \
-         SELECT $3, $4, $5, $6, $7, $8 FROM (SELECT pg_advisory_xact_lock_shared($1, $2) OFFSET 0) lock \
+         SELECT $3, $4, $5, $6, $7, $8 WHERE (SELECT pg_try_advisory_xact_lock_shared($1, $2)) {condition} \
          ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) \
-         DO UPDATE SET checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata"
+         DO UPDATE SET checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata RETURNING true){blobs} \
+         SELECT count(*) > 0 FROM stored"
     )
 }
 
@@ -592,13 +611,12 @@ mod tests {
     #[test]
     fn blobs_have_parameters_of_their_own() {
         let statements = Statements::new(None);
-        assert!(!statements.put(0).0.contains("checkpoint_blobs"));
-        assert!(
-            statements
-                .put(2)
-                .0
-                .contains("VALUES ($3, $4, $9, $10, $11, $12), ($3, $4, $13, $14, $15, $16) ON")
-        );
-        assert!(statements.put(MOST_VALUES + 1).1);
+        assert!(!statements.put(false, 0).0.contains("checkpoint_blobs"));
+        let values =
+            |at: usize| format!("(${}::text, ${}::text, ${}::text, ${}::bytea)", at, at + 1, at + 2, at + 3);
+        assert!(statements.put(false, 2).0.contains(&format!("(VALUES {}, {})", values(9), values(13))));
+        assert!(statements.put(true, 1).0.contains(&format!("(VALUES {})", values(11))));
+        assert!(statements.put(true, MOST_VALUES + 1).0.contains("unnest($11::text[]"));
+        assert!(statements.put(false, MOST_VALUES + 9).1);
     }
 }

@@ -78,18 +78,14 @@ impl CheckpointRows {
         Ok(rows)
     }
 
-    pub(crate) async fn store(&self, shared: &Shared, connection: &Connection) -> Result<()> {
-        let blobs = &self.split.blobs;
-        let lock = Lock::of(&self.thread_id);
-        let key = lock.key();
+    /// Stores all of it and tells whether it did; see `sql::put`. It may wait until nobody else has the thread to itself.
+    pub(crate) async fn store(&self, shared: &Shared, connection: &Connection, wait: bool) -> Result<bool> {
+        let Split { document, blobs, carried } = &self.split;
+        let key = Lock::of(&self.thread_id).key();
         let (thread_id, checkpoint_ns, checkpoint_id) =
             (&*self.thread_id, &*self.checkpoint_ns, &*self.checkpoint_id);
         let parent = self.parent_checkpoint_id.as_deref();
-        let (document, metadata) = (Json(&self.split.document), Json(&self.metadata));
-        let channels: Vec<&str> = blobs.iter().map(|blob| &*blob.channel).collect();
-        let versions: Vec<&str> = blobs.iter().map(|blob| &*blob.version).collect();
-        let types: Vec<&str> = blobs.iter().map(|blob| &*blob.typed.tag).collect();
-        let data: Vec<Blob<'_>> = blobs.iter().map(|blob| Blob(&blob.typed.data)).collect();
+        let (document, metadata) = (Json(document), Json(&self.metadata));
         let mut params: Vec<Param<'_>> = vec![
             (&lock::CLASS, Type::INT4),
             (&key, Type::INT4),
@@ -100,7 +96,17 @@ impl CheckpointRows {
             (&document, Type::JSONB),
             (&metadata, Type::JSONB),
         ];
-        let (sql, arrays) = shared.sql.put(blobs.len());
+        let carried_channels: Vec<&str> = carried.iter().map(|(channel, _)| &**channel).collect();
+        let carried_versions: Vec<&str> = carried.iter().map(|(_, version)| &**version).collect();
+        if !carried.is_empty() {
+            params.push((&carried_channels, Type::TEXT_ARRAY));
+            params.push((&carried_versions, Type::TEXT_ARRAY));
+        }
+        let channels: Vec<&str> = blobs.iter().map(|blob| &*blob.channel).collect();
+        let versions: Vec<&str> = blobs.iter().map(|blob| &*blob.version).collect();
+        let types: Vec<&str> = blobs.iter().map(|blob| &*blob.typed.tag).collect();
+        let data: Vec<Blob<'_>> = blobs.iter().map(|blob| Blob(&blob.typed.data)).collect();
+        let (sql, arrays) = shared.sql.put(!carried.is_empty(), blobs.len());
         if arrays {
             params.push((&channels, Type::TEXT_ARRAY));
             params.push((&versions, Type::TEXT_ARRAY));
@@ -115,7 +121,12 @@ impl CheckpointRows {
                 params.push((data, Type::BYTEA));
             }
         }
-        connection.execute(sql, &params).await.map(|_| ())
+        if wait {
+            let lock = lock::take(&[], &[Lock::of(&self.thread_id)]);
+            return connection.transact(&lock, sql, &params).await.map(|_| true);
+        }
+        let rows = connection.query(sql, &params).await?;
+        rows.first().map_or(Ok(false), |row| row::column(row, 0))
     }
 }
 

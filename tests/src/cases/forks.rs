@@ -1,7 +1,8 @@
 //! Putting again, forks, and channels that do not change.
 
 use checkpoint_core::{
-    BaseCheckpointSaver, ChannelVersions, CheckpointConfig, CheckpointMetadata, ListQuery, SaverExt, Str,
+    BaseCheckpointSaver, ChannelVersion, ChannelVersions, CheckpointConfig, CheckpointMetadata, ListQuery,
+    PruneStrategy, SaverExt, Str,
 };
 
 use crate::case::Ctx;
@@ -19,6 +20,7 @@ cases!("forks";
     a_long_chain_of_unchanged_channels,
     branches_share_what_did_not_change,
     the_same_version_in_two_namespaces,
+    what_was_deleted_is_stored_again,
 );
 
 async fn put_again_replaces_checkpoint_and_metadata(ctx: Ctx) -> Done {
@@ -159,6 +161,27 @@ async fn the_same_version_in_two_namespaces(ctx: Ctx) -> Done {
         let config = CheckpointConfig::new(thread_id.clone()).with_checkpoint_ns(checkpoint_ns);
         let blob = encode(&vec![checkpoint_ns.into()].into())?;
         ensure_eq!(value(&read(ctx.saver(), &config).await?, "x")?, blob, "value in {checkpoint_ns:?}");
+    }
+    Ok(())
+}
+
+/// A step that carries a value over while the checkpoints that held it are deleted keeps the value.
+async fn what_was_deleted_is_stored_again(ctx: Ctx) -> Done {
+    let big = || encode(&list(&[1, 2, 3]));
+    for prunes in [false, true] {
+        let config = CheckpointConfig::new(ctx.thread());
+        let first = put(ctx.saver(), &config, &at_version(1, &[("kept", big()?)])).await?;
+        if prunes && ctx.saver().capabilities().prune {
+            put(ctx.saver(), &first, &at_version(2, &[("kept", big()?)])).await?;
+            ctx.saver().prune(&[config.thread_id()], PruneStrategy::KeepLatest).await?;
+        } else {
+            ctx.saver().delete_thread(config.thread_id()).await?;
+        }
+        let mut next = at_version(1, &[("kept", big()?)]);
+        next = next.with_channel("new", encode(&list(&[4]))?, 3);
+        let new_versions = [(Str::from("new"), ChannelVersion::from(3))].into_iter().collect();
+        let stored = ctx.saver().put(&first, &next, &metadata(1), &new_versions).await?;
+        ensure_eq!(read(ctx.saver(), &stored).await?.checkpoint, next, "checkpoint");
     }
     Ok(())
 }
