@@ -22,7 +22,7 @@ use checkpoint_core::{
 use checkpoint_postgres::PostgresSaver;
 use tokio::task::JoinHandle;
 
-use shared::postgres::{Database, Server, count, in_runtime, rows, run, tests};
+use shared::postgres::{Database, Kind, Server, count, in_runtime, rows, run, tests};
 use shared::server;
 
 mod shared {
@@ -319,6 +319,19 @@ async fn drop_somewhere<F: Future>(future: F, random: &mut Random) -> Option<F::
 async fn futures_are_dropped(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().max_connections(3).build().unwrap();
+    drop_futures(&database, &saver).await;
+}
+
+async fn futures_are_dropped_behind_pgbouncer(server: &Server) -> Result<(), Missing> {
+    let bouncer = Server::find(Kind::PgBouncer)?;
+    let database = Database::set_up(server.url()).await;
+    let builder = PostgresSaver::builder(database.through(bouncer.url()));
+    let saver = builder.pgbouncer(true).max_connections(3).build().unwrap();
+    drop_futures(&database, &saver).await;
+    Ok(())
+}
+
+async fn drop_futures(database: &Database, saver: &PostgresSaver) {
     let mut tasks = Vec::new();
     for seed in 0..6 {
         let saver = saver.clone();
@@ -370,7 +383,7 @@ async fn futures_are_dropped(server: &Server) {
             known.checkpoints.len()
         );
     }
-    verify(&database, &saver, &known).await;
+    verify(database, saver, &known).await;
 }
 
 /// A process that writes to the shared thread.
@@ -618,6 +631,7 @@ fn main() -> ExitCode {
         connections_are_cut_a_thousand_times,
         idle_connections_are_cut,
         futures_are_dropped,
+        futures_are_dropped_behind_pgbouncer,
         two_processes_are_killed_in_turns,
         nothing_deadlocks,
         values_that_are_carried_over_stay,

@@ -134,9 +134,16 @@ pub(crate) fn in_runtime<T>(future: impl Future<Output = T>) -> T {
 
 /// What a test made on a server, which goes with this handle.
 #[derive(Debug)]
-struct Scratch {
+pub(crate) struct Scratch {
     url: String,
     drop: String,
+}
+
+impl Scratch {
+    /// Has a statement run at the end.
+    pub(crate) fn new(url: &str, drop: &str) -> Self {
+        Self { url: url.to_owned(), drop: drop.to_owned() }
+    }
 }
 
 impl Drop for Scratch {
@@ -164,6 +171,7 @@ fn in_database(server: &str, name: &str) -> String {
 /// An empty database.
 #[derive(Debug)]
 pub(crate) struct Database {
+    name: String,
     url: String,
     _scratch: Scratch,
 }
@@ -172,8 +180,8 @@ impl Database {
     pub(crate) async fn create(server: &str) -> Self {
         let name = unique_name();
         connect(server).await.unwrap().batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
-        let scratch = Scratch { url: server.into(), drop: format!("DROP DATABASE {name} WITH (FORCE)") };
-        Self { url: in_database(server, &name), _scratch: scratch }
+        let scratch = Scratch::new(server, &format!("DROP DATABASE {name} WITH (FORCE)"));
+        Self { url: in_database(server, &name), name, _scratch: scratch }
     }
 
     /// One with our tables.
@@ -185,6 +193,11 @@ impl Database {
 
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Its address by way of another server.
+    pub(crate) fn through(&self, server: &str) -> String {
+        in_database(server, &self.name)
     }
 
     pub(crate) fn builder(&self) -> PostgresSaverBuilder {
@@ -248,7 +261,7 @@ impl Postgres {
         let client = connect(&server.direct).await.map_err(broken)?;
         client.batch_execute(&format!("CREATE SCHEMA {schema}")).await.map_err(broken)?;
         let drop = format!("SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE");
-        let scratch = Scratch { url: server.direct.clone(), drop };
+        let scratch = Scratch::new(&server.direct, &drop);
         Ok(Self { name: server.kind.name(), server, schema, _scratch: scratch })
     }
 
