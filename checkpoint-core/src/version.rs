@@ -4,14 +4,15 @@ use std::cmp::Ordering;
 use std::fmt;
 
 use indexmap::IndexMap;
-use serde::{Deserialize, Serialize};
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::Str;
 use crate::serde::float;
 
 /// The version of a channel. Savers of databases use text (`"{:032}.{fraction}"`), older or hand-made checkpoints
 /// integers or floats.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum ChannelVersion {
     /// A number, as LangGraph's base class counts.
@@ -67,6 +68,40 @@ impl fmt::Display for ChannelVersion {
             Self::Float(number) => f.write_str(&float::repr(*number)),
             Self::Str(text) => text.fmt(f),
         }
+    }
+}
+
+/// By hand: what serde derives for an untagged enum reads every value twice.
+impl<'de> Deserialize<'de> for ChannelVersion {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AnyVersion;
+
+        impl Visitor<'_> for AnyVersion {
+            type Value = ChannelVersion;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a channel's version: a text or a number")
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+                Ok(ChannelVersion::Int(number))
+            }
+
+            #[expect(clippy::cast_precision_loss, reason = "a larger integer becomes a double, as in JSON")]
+            fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+                Ok(i64::try_from(number).map_or(ChannelVersion::Float(number as f64), ChannelVersion::Int))
+            }
+
+            fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+                Ok(ChannelVersion::Float(number))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(ChannelVersion::Str(text.into()))
+            }
+        }
+
+        deserializer.deserialize_any(AnyVersion)
     }
 }
 
@@ -133,6 +168,23 @@ mod tests {
         }
         let text = next(None).to_string();
         assert!(text.starts_with("00000000000000000000000000000001.") && text.len() >= 32 + 1 + 16, "{text}");
+    }
+
+    #[test]
+    fn reads_json_of_every_kind() {
+        let read = |json: &str| serde_json::from_str::<ChannelVersion>(json);
+        for (json, version) in [
+            ("7", ChannelVersion::Int(7)),
+            ("-1", ChannelVersion::Int(-1)),
+            ("18446744073709551615", ChannelVersion::Float(18_446_744_073_709_551_615.0)),
+            ("2.5", ChannelVersion::Float(2.5)),
+            ("\"1.5\"", ChannelVersion::from("1.5")),
+        ] {
+            assert_eq!(read(json).unwrap(), version, "{json}");
+        }
+        for json in ["null", "true", "[]", "{}"] {
+            assert!(read(json).is_err(), "{json}");
+        }
     }
 
     #[test]
