@@ -278,9 +278,25 @@ async def state(location, thread):
     return state_of(await (await agent_on(location)).get_state(at(thread)))
 
 
-async def history(location, thread):
-    agent = await agent_on(location)
-    return [state_of(snapshot) for snapshot in await agent.get_state_history(at(thread))]
+async def history(location, thread, make=graph):
+    """The state history of the root graph, and what is stored in every namespace."""
+    saver = await open_saver(location)
+    states = [state_of(snapshot) for snapshot in await Calls(make(saver)).get_state_history(at(thread))]
+    stored = [
+        {
+            "ns": item.config["configurable"]["checkpoint_ns"],
+            "id": item.checkpoint["id"],
+            "parent": item.parent_config and item.parent_config["configurable"]["checkpoint_id"],
+            "source": item.metadata["source"],
+            "step": item.metadata["step"],
+            "versions": item.checkpoint["channel_versions"],
+            "values": sorted(item.checkpoint["channel_values"]),
+            # The generations order tasks differently.
+            "writes": sorted([write[0], write[1]] for write in item.pending_writes),
+        }
+        for item in await Calls(saver).list(at(thread))
+    ]
+    return {"states": states, "stored": stored}
 
 
 async def update(location, thread, topic):
@@ -307,8 +323,7 @@ async def fan_go_on(location, thread):
 
 
 async def fan_history(location, thread):
-    agent = await agent_on(location, fan_graph)
-    return [state_of(snapshot) for snapshot in await agent.get_state_history(at(thread))]
+    return await history(location, thread, fan_graph)
 
 
 async def equal(first, second, thread):

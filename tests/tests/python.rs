@@ -24,8 +24,8 @@ use checkpoint_core::python::{
     ToolMessage, Uuid,
 };
 use checkpoint_core::{
-    BaseCheckpointSaver, Bytes, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, Cipher,
-    ListQuery, PruneStrategy, SaverExt, Snapshot, Str, Value, special,
+    BaseCheckpointSaver, Bytes, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata,
+    CheckpointTuple, Cipher, ListQuery, PruneStrategy, SaverExt, Snapshot, Str, Value, special,
 };
 use checkpoint_sqlite::SqliteSaver;
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -212,40 +212,58 @@ async fn answer_by_rust(turns: &Turns, at: &Snapshot, text: &str) {
     turns.saver().put_writes(at.config(), &writes, NULL_TASK, "").await.unwrap();
 }
 
-/// What Python's state history says, and that Rust lists the same.
+/// What Python's state history says, and that Rust lists what Python lists, in every namespace.
 async fn history(turns: &Turns) -> Vec<Json> {
     history_by(turns, "history").await
 }
 
 async fn history_by(turns: &Turns, command: &str) -> Vec<Json> {
-    let Json::Array(python) = turns.python(command, &[THREAD]) else { panic!("no list") };
-    let rust = turns.saver().list_all(ListQuery::thread(THREAD).checkpoint_ns("")).await.unwrap();
-    let rust: Vec<_> = rust
-        .iter()
-        .map(|tuple| {
-            json!({
-                "id": &*tuple.checkpoint.id,
-                "parent": tuple.parent_checkpoint_id().map(|id| &**id),
-                "source": tuple.metadata.source(),
-                "step": tuple.metadata.step(),
-            })
-        })
-        .collect();
-    let shown: Vec<_> = python
-        .iter()
-        .map(|state| json!({"id": state["id"], "parent": state["parent"], "source": state["source"], "step": state["step"]}))
-        .collect();
-    assert_eq!(shown, rust);
-    python
+    let mut python = turns.python(command, &[THREAD]);
+    let rust = turns.saver().list_all(ListQuery::thread(THREAD)).await.unwrap();
+    let rust: Json = rust.iter().map(listed).collect();
+    assert_eq!(python["stored"], rust);
+    let Json::Array(states) = python["states"].take() else { panic!("no list: {python}") };
+    let ids = |listed: &[Json]| -> Vec<Json> { listed.iter().map(|state| state["id"].clone()).collect() };
+    let root: Vec<_> = rust.as_array().unwrap().iter().filter(|state| state["ns"] == "").cloned().collect();
+    assert_eq!(ids(&states), ids(&root));
+    states
+}
+
+fn listed(tuple: &CheckpointTuple) -> Json {
+    let checkpoint = &tuple.checkpoint;
+    let versions = checkpoint.channel_versions.iter();
+    let mut values: Vec<_> = checkpoint.channel_values.keys().map(|channel| &**channel).collect();
+    let mut writes: Vec<_> =
+        tuple.pending_writes.iter().map(|write| [&*write.task_id, &*write.channel]).collect();
+    values.sort_unstable();
+    writes.sort_unstable();
+    json!({
+        "ns": &**tuple.config.checkpoint_ns(),
+        "id": &*checkpoint.id,
+        "parent": tuple.parent_checkpoint_id().map(|id| &**id),
+        "source": tuple.metadata.source(),
+        "step": tuple.metadata.step(),
+        "versions": versions
+            .map(|(channel, version)| (channel.to_string(), Json::from(version.to_string())))
+            .collect::<Json>(),
+        "values": values,
+        "writes": writes,
+    })
 }
 
 /// From the interrupt on: Rust answers, Python goes on; Rust forks, Python goes another way.
 async fn answer_and_fork(turns: &Turns) {
     let at = interrupted(turns).await;
+    let states = history(turns).await;
+    assert_eq!((&states[0]["next"], &states[0]["id"]), (&json!(["ask"]), &json!(&**at.id())));
     answer_by_rust(turns, &at, "yes").await;
+    let states = history(turns).await;
+    assert_eq!(states[0]["next"], json!(["ask"]), "an answer alone is no step");
     let end = turns.python("go_on", &[THREAD]);
     assert_eq!(log_of(&end["values"]), [&DONE[..], &["asked", "finish yes"]].concat());
     assert_eq!((&end["values"]["answer"], &end["next"]), (&json!("yes"), &json!([])));
+    let states = history(turns).await;
+    assert_eq!((&states[0]["values"], &states[0]["id"]), (&end["values"], &end["id"]));
 
     let fork = turns.saver().thread(THREAD).fork(&at).await.unwrap();
     let states = history(turns).await;
@@ -271,10 +289,12 @@ async fn python_begins(turns: Turns) {
     let at = thread.latest().await.unwrap().unwrap();
     assert_eq!((&**at.id(), at.source()), (updated["id"].as_str().unwrap(), Some("update")));
     assert_eq!(at.channel::<String>("topic").unwrap().as_deref(), Some("python"));
+    assert_eq!(history(&turns).await[0]["values"]["topic"], "python");
     thread.update(&at, &BTreeMap::from([("topic", "both")])).await.unwrap();
     let states = history(&turns).await;
     assert_eq!((&states[0]["values"]["topic"], &states[0]["source"]), (&json!("both"), &json!("update")));
     assert_eq!(turns.python("resume", &[THREAD, "fine"])["values"]["answer"], "fine");
+    assert_eq!(history(&turns).await[0]["values"]["answer"], "fine");
 }
 
 #[derive(Serialize)]
