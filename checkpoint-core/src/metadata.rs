@@ -67,8 +67,7 @@ impl CheckpointMetadata {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for what JSON cannot hold, such as bytes.
     pub fn to_json(&self) -> Result<String> {
-        let entry = |(key, value): (&Str, &Value)| (Value::from(&**key), value.clone());
-        json::to_string(&Value::Map(self.0.iter().map(entry).collect()), json::Style::Plain)
+        json::object_to_string(self.0.iter().map(|(key, value)| (&**key, value)), json::Style::Plain)
     }
 
     /// Adds or replaces an entry.

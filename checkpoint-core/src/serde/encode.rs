@@ -1,5 +1,7 @@
 //! Values to MessagePack, byte for byte as Python's encoder (ormsgpack with LangGraph's options) writes them.
 
+use std::cell::Cell;
+
 use serde::ser::{self, Serialize};
 
 use super::decode::{Reader, Token};
@@ -8,6 +10,14 @@ use crate::{ChannelValue, Error, Result};
 
 /// How deep Python's encoder goes within one extension payload or top-level value. An empty list or map goes on top.
 const PYTHON_DEPTH: usize = 254;
+
+/// Up to so many bytes are copied out of the thread's buffer, which is faster than to let a new one grow.
+const LARGEST_COPY: usize = 256 << 10;
+
+thread_local! {
+    /// Where the next value is written; empty while one is.
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// Encodes any `Serialize` value as Python would encode its counterpart: structs and maps as maps, sequences and
 /// tuples as lists, unit variants as text, `f32` as double, integers in the fewest bytes.
@@ -39,11 +49,21 @@ pub(crate) struct Encoder {
 
 impl Encoder {
     pub(crate) fn new() -> Self {
-        Self { out: Vec::with_capacity(128), depth: 0, total: 0 }
+        // A thread that ends has no buffer any more.
+        Self { out: BUFFER.try_with(Cell::take).unwrap_or_default(), depth: 0, total: 0 }
     }
 
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
-        self.out
+    /// What was written, in an allocation of its size.
+    pub(crate) fn into_bytes(mut self) -> Vec<u8> {
+        if self.out.len() > LARGEST_COPY {
+            return self.out;
+        }
+        let exact = self.out.as_slice().to_vec();
+        if self.out.capacity() <= 2 * LARGEST_COPY {
+            self.out.clear();
+            let _ = BUFFER.try_with(|buffer| buffer.set(self.out));
+        }
+        exact
     }
 
     pub(crate) fn nil(&mut self) {

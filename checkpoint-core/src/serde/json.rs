@@ -215,6 +215,24 @@ pub fn to_string(value: &Value, style: Style) -> Result<String> {
     Ok(out)
 }
 
+/// Writes a map with keys of text, as [`to_string`] does.
+pub(crate) fn object_to_string<'a>(
+    entries: impl Iterator<Item = (&'a str, &'a Value)>,
+    style: Style,
+) -> Result<String> {
+    let mut out = String::from("{");
+    for (i, (key, value)) in entries.enumerate() {
+        if i > 0 {
+            out.push_str(", ");
+        }
+        write_text(&mut out, key, style);
+        out.push_str(": ");
+        write(&mut out, value, style, 1)?;
+    }
+    out.push('}');
+    Ok(out)
+}
+
 fn write(out: &mut String, value: &Value, style: Style, depth: usize) -> Result<()> {
     if depth >= MAX_JSON_DEPTH && matches!(value, Value::Array(_) | Value::Map(_)) {
         return Err(
@@ -291,7 +309,15 @@ pub(crate) fn scalar_text(value: &Value) -> Cow<'static, str> {
 
 fn write_text(out: &mut String, text: &str, style: Style) {
     out.push('"');
-    for character in text.chars() {
+    let is_plain = |byte: u8| match byte {
+        b'"' | b'\\' | 0..=0x1f => false,
+        0x7f.. => style == Style::Plain,
+        _ => true,
+    };
+    let plain = text.bytes().position(|byte| !is_plain(byte)).unwrap_or(text.len());
+    let (plain, rest) = text.split_at_checked(plain).unwrap_or((text, ""));
+    out.push_str(plain);
+    for character in rest.chars() {
         match character {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
