@@ -10,29 +10,29 @@ mod shared {
     pub(crate) mod copy;
     pub(crate) mod postgres;
     pub(crate) mod server;
+    pub(crate) mod turns;
 }
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
 
-use checkpoint_conformance::{Missing, Saver};
+use checkpoint_conformance::Missing;
 use checkpoint_core::python::{
     AiMessage, Date, DateTime, Decimal, HumanMessage, Interrupt, Message, Send, Set, TimeDelta, ToolCall,
     ToolMessage, Uuid,
 };
 use checkpoint_core::{
     BaseCheckpointSaver, Bytes, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata,
-    CheckpointTuple, Cipher, ListQuery, PruneStrategy, SaverExt, Snapshot, Str, Value, special,
+    CheckpointTuple, ListQuery, PruneStrategy, SaverExt, Snapshot, Str, Value, special,
 };
 use checkpoint_sqlite::SqliteSaver;
 use libtest_mimic::{Arguments, Completion, Trial};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use shared::postgres::{Database, Kind, Server, dump, in_runtime, rows};
+use shared::postgres::{Database, Kind, Server, in_runtime, rows};
+use shared::turns::{Backend, Place, Turns, answer};
 
 /// The generations, with the variable that names the Python of each.
 const GENERATIONS: [(&str, &str); 2] =
@@ -43,132 +43,6 @@ const NULL_TASK: &str = "00000000-0000-0000-0000-000000000000";
 
 const THREAD: &str = "shared-1";
 const KEY: &str = "0123456789abcdef0123456789abcdef";
-
-/// Where the two languages meet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Backend {
-    Sqlite,
-    Postgres,
-    /// Python uses its asynchronous saver.
-    PostgresAsync,
-}
-
-impl Backend {
-    const ALL: [Self; 3] = [Self::Sqlite, Self::Postgres, Self::PostgresAsync];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Sqlite => "sqlite",
-            Self::Postgres => "postgres",
-            Self::PostgresAsync => "postgres_async",
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Place {
-    File(PathBuf),
-    Database(Database),
-}
-
-/// One database that both languages open.
-struct Turns {
-    generation: &'static str,
-    python: PathBuf,
-    other_python: Option<PathBuf>,
-    backend: Backend,
-    place: Place,
-    directory: tempfile::TempDir,
-    key: Option<&'static str>,
-}
-
-impl Turns {
-    fn command(&self, python: &Path, name: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new(python);
-        command
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("python/agent.py"))
-            .arg(name)
-            .arg(self.location())
-            .args(arguments)
-            .env_remove("LANGGRAPH_AES_KEY")
-            .env("CHECKPOINT_TEST_ASYNC", if self.backend == Backend::PostgresAsync { "1" } else { "0" })
-            // Unlisted classes stay data, and nothing is sent anywhere.
-            .env("LANGSMITH_TRACING", "false")
-            .stdin(Stdio::null());
-        if let Some(key) = self.key {
-            command.env("LANGGRAPH_AES_KEY", key);
-        }
-        command
-    }
-
-    fn location(&self) -> &OsStr {
-        match &self.place {
-            Place::File(path) => path.as_os_str(),
-            Place::Database(database) => database.url().as_ref(),
-        }
-    }
-
-    /// Lets Python do one thing, and returns what it says about it.
-    fn python(&self, name: &str, arguments: &[&str]) -> Json {
-        answer(name, &self.command(&self.python, name, arguments).output().unwrap())
-    }
-
-    fn saver(&self) -> Saver {
-        let cipher = self.key.map(|key| Cipher::aes(key.as_bytes()).unwrap());
-        match &self.place {
-            Place::File(path) => {
-                let builder = SqliteSaver::builder(path);
-                let builder = cipher.into_iter().fold(builder, |builder, cipher| builder.cipher(cipher));
-                Arc::new(builder.build().unwrap())
-            }
-            Place::Database(database) => {
-                let builder = database.builder();
-                let builder = cipher.into_iter().fold(builder, |builder, cipher| builder.cipher(cipher));
-                Arc::new(builder.build().unwrap())
-            }
-        }
-    }
-
-    /// Python makes the tables, then Rust finds them made. On SQLite both do so with their first call.
-    async fn set_up_by_python(&self) {
-        if let Place::Database(_) = self.place {
-            self.python("setup", &[]);
-            self.saver().setup().await.unwrap();
-        }
-    }
-
-    /// Rust makes the tables, then Python finds them made.
-    async fn set_up_by_rust(&self) -> Saver {
-        let saver = self.saver();
-        saver.setup().await.unwrap();
-        if let Place::Database(_) = self.place {
-            self.python("setup", &[]);
-        }
-        saver
-    }
-
-    /// Every byte that is stored.
-    async fn stored(&self) -> Vec<u8> {
-        match &self.place {
-            Place::File(path) => {
-                let log = path.with_extension("sqlite-wal");
-                [std::fs::read(path).unwrap(), std::fs::read(log).unwrap_or_default()].concat()
-            }
-            Place::Database(database) => dump(&database.client().await, "public").await.unwrap(),
-        }
-    }
-
-    async fn holds(&self, text: &str) -> bool {
-        self.stored().await.windows(text.len()).any(|window| window == text.as_bytes())
-    }
-}
-
-fn answer(name: &str, output: &std::process::Output) -> Json {
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "Python's {name} failed: {errors}");
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("Python's {name}: {error}: {errors}"))
-}
 
 #[derive(Debug, Serialize, Deserialize)]
 struct State {

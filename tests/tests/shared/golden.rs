@@ -1,5 +1,7 @@
 //! What the expected files of Python's golden threads say, next to what a saver reads.
 
+#![allow(dead_code, reason = "each binary uses its part of this")]
+
 use std::path::Path;
 
 use checkpoint_core::{
