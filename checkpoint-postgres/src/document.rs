@@ -46,8 +46,8 @@ pub(crate) struct Split {
     pub(crate) document: String,
     /// Everything else, in the order of the table's key, sealed where there is a cipher.
     pub(crate) blobs: Vec<BlobRow>,
-    /// Channel and version of what is not stored again.
-    pub(crate) carried: Vec<(Str, String)>,
+    /// Whether there are others, which are not stored again.
+    pub(crate) carries: bool,
 }
 
 /// What stands for a value in the document.
@@ -108,7 +108,7 @@ pub(crate) fn split(
         .map(|(channel, value)| one_form(value).map(|value| (channel, value)))
         .collect::<Result<Vec<_>>>()?;
     let mut inline = IndexMap::with_capacity(values.len());
-    let (mut blobs, mut carried) = (Vec::new(), Vec::new());
+    let (mut blobs, mut carries) = (Vec::new(), false);
     for (channel, value) in &values {
         if cipher.is_none() && is_inline(value) {
             inline.insert(&***channel, Inline::Scalar(value));
@@ -122,11 +122,11 @@ pub(crate) fn split(
                 .with("channel", channel)
         })?;
         check_name("channel", channel)?;
-        let version = version_text(version)?;
         if matches!(**value, ChannelValue::Blob(_)) && !new_versions.contains_key(*channel) {
-            carried.push(((*channel).clone(), version));
+            carries = true;
             continue;
         }
+        let version = version_text(version)?;
         let place = Place::Blob {
             thread_id: config.thread_id(),
             checkpoint_ns: config.checkpoint_ns(),
@@ -154,7 +154,7 @@ pub(crate) fn split(
     let document = serde_json::to_string(&document)
         .map_err(|source| Error::codec("the checkpoint cannot be written as JSON").with_source(source))?;
     check_nul(&document)?;
-    Ok(Split { document, blobs, carried })
+    Ok(Split { document, blobs, carries })
 }
 
 /// A value in its one form, however the caller wrapped it.

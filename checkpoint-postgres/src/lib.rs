@@ -64,14 +64,14 @@
 //!
 //! | call | round trips | statements |
 //! |---|---|---|
-//! | `put` | 1 | 1; 2 more where a value that it carries over is no longer stored, or another call has the thread to itself |
+//! | `put` | 1 | 1; 2 more where it carries values over from a parent that is not stored (any more), or another call has the thread to itself |
 //! | `put_writes` | 1 | 1 |
 //! | `get_tuple` | 1 | 1; each value is looked up by its whole key |
 //! | `list` | 1 per page | the first page has up to 16 tuples, later ones up to 128 or 4 MiB; a value that many of a page's checkpoints share is sent once |
 //! | `list_threads` | 1 per 128 threads | jumps from thread to thread in the index |
 //! | `delete_thread` | 1 | a transaction of 1, sent at once |
 //! | `get_delta_channel_history` | 2, and 1 more per 1,024 ancestors | |
-//! | `copy_thread` | 7 | the rows do not leave the server, but for values that AES-GCM bound to their place |
+//! | `copy_thread` | 7 | the rows do not leave the server, but for values that AES-GCM bound to their place: each of them is 1 more |
 //! | `prune` | per thread 5, and per namespace 2 and 1 per 1,024 ancestors looked at | |
 //! | `delete_for_runs` | 6 | reads the metadata of the whole table: there is no index on runs |
 //! | `setup` | 5 once the tables are there | |
@@ -82,11 +82,11 @@
 //!
 //! # Isolation
 //!
-//! Every change is one transaction: atomic, and seen by every later read. A read sees one state of the database; a
-//! listing one per page. Calls that change many rows of a thread (`delete_thread`, `prune`, `copy_thread`,
-//! `delete_for_runs`) hold its advisory lock (class 1667985524) alone and `put` and `put_writes` share it, so that these
-//! never deadlock with each other, and no checkpoint names a value that is being deleted; Python's writers take no such
-//! lock.
+//! Every change is one transaction (`prune` has one per thread): atomic, and seen
+//! by every later read. A read sees one state of the database; a listing one per page. Calls that change many rows of a
+//! thread (`delete_thread`, `prune`, `copy_thread`, `delete_for_runs`) hold its advisory lock (class 1667985524) alone
+//! and `put` and `put_writes` share it, so that these never deadlock with each other, and no checkpoint names a value
+//! that is being deleted; Python's writers take no such lock.
 //!
 //! A dropped call leaves no connection inside of a transaction. What was acknowledged survives what the server's
 //! `synchronous_commit` promises.

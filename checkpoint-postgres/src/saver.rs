@@ -224,8 +224,8 @@ impl BaseCheckpointSaver for PostgresSaver {
         let rows = &rows;
         let run = |connection| async move { rows.store(shared, &connection, false).await };
         if !shared.database.run(run).await.at(BACKEND, "put")? {
-            // Values that did not change went meanwhile, with the last checkpoint that named them, or are about to go: all
-            // of them are stored, once nobody else has the thread to itself.
+            // The parent went meanwhile, perhaps with values that did not change, or is about to go: all values are
+            // stored, once nobody else has the thread to itself.
             let all = &checkpoint.channel_versions;
             let rows = CheckpointRows::new(shared, config, checkpoint, metadata, all).at(BACKEND, "put")?;
             let rows = &rows;

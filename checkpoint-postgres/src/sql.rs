@@ -77,6 +77,7 @@ pub(crate) struct Statements {
     pub(crate) prune: String,
     pub(crate) select_runs: String,
     pub(crate) delete_runs: String,
+    pub(crate) lock_table: String,
     pub(crate) delete_unnamed_blobs: String,
     pub(crate) copy: String,
     pub(crate) select_bound_blobs: String,
@@ -115,6 +116,7 @@ impl Statements {
                 "SELECT DISTINCT thread_id FROM {s}checkpoints WHERE metadata->'run_id' = ANY($1)"
             ),
             delete_runs: delete_runs(s),
+            lock_table: format!("LOCK TABLE {s}checkpoints IN SHARE ROW EXCLUSIVE MODE"),
             delete_unnamed_blobs: delete_unnamed_blobs(s),
             copy: copy(s),
             select_bound_blobs: select_bound_blobs(s),
@@ -252,22 +254,21 @@ pub(crate) fn quote(name: &str) -> String {
 }
 
 /// Stores a checkpoint and its blobs in one statement, and returns whether it did: not while another call has the thread
-/// to itself, and not when a blob is missing that the checkpoint names and that is not among those to be stored.
+/// to itself, and, if it carries over values of its parent, not when that is gone, since its blobs may be gone with it.
 ///
-/// `$1`, `$2` are the lock, `$3` to `$5` the key, then parent, document and metadata, channels and versions of the blobs
-/// that have to be there, then the blobs to be stored: channel, version, type and bytes of each, or, for many, arrays of
-/// them.
+/// `$1`, `$2` are the lock, `$3` to `$5` the key, then parent, document and metadata, then the blobs: channel, version,
+/// type and bytes of each, or, for many, arrays of them.
 fn put(s: &str, carries: bool, blobs: Option<usize>) -> String {
-    let (first, condition) = if carries {
-        let blob_at = blob_at(s, "true", "$3", "$4", "k.channel", "k.version");
-        let found = format!(
-            "(SELECT count(*) FROM unnest($9::text[], $10::text[]) AS k(channel, version) \
-             CROSS JOIN LATERAL ({blob_at}) b) = cardinality($9::text[])"
-        );
-        (11, format!("AND {found}"))
+    const LOCK: &str = "(SELECT pg_try_advisory_xact_lock_shared($1, $2))";
+    // The statement's snapshot is older than its lock: another call may have deleted the parent in between. What is
+    // locked is there still, and a row that is being deleted is as good as gone. CASE keeps the order.
+    let parent = checkpoint_at(s, "true", "$3", "$4", "$6");
+    let condition = if carries {
+        format!("CASE WHEN {LOCK} THEN ({parent} FOR KEY SHARE SKIP LOCKED) ELSE false END")
     } else {
-        (9, String::new())
+        LOCK.to_owned()
     };
+    let first = 9;
     let row =
         |at: usize| format!("(${}::text, ${}::text, ${}::text, ${}::bytea)", at, at + 1, at + 2, at + 3);
     let rows = match blobs {
@@ -293,7 +294,7 @@ fn put(s: &str, carries: bool, blobs: Option<usize>) -> String {
     format!(
         "WITH stored AS (INSERT INTO {s}checkpoints \
          (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata) \
-         SELECT $3, $4, $5, $6, $7, $8 WHERE (SELECT pg_try_advisory_xact_lock_shared($1, $2)) {condition} \
+         SELECT $3, $4, $5, $6, $7, $8 WHERE {condition} \
          ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) \
          DO UPDATE SET checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata RETURNING true){blobs} \
          SELECT count(*) > 0 FROM stored"
@@ -615,8 +616,8 @@ mod tests {
         let values =
             |at: usize| format!("(${}::text, ${}::text, ${}::text, ${}::bytea)", at, at + 1, at + 2, at + 3);
         assert!(statements.put(false, 2).0.contains(&format!("(VALUES {}, {})", values(9), values(13))));
-        assert!(statements.put(true, 1).0.contains(&format!("(VALUES {})", values(11))));
-        assert!(statements.put(true, MOST_VALUES + 1).0.contains("unnest($11::text[]"));
+        assert!(statements.put(true, 1).0.contains("checkpoint_id >= $6"));
+        assert!(statements.put(true, MOST_VALUES + 1).0.contains("unnest($9::text[]"));
         assert!(statements.put(false, MOST_VALUES + 9).1);
     }
 }

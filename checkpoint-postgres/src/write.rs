@@ -26,6 +26,9 @@ const MOST_BYTES: usize = (1 << 30) - (1 << 20);
 /// How many values that are bound to their place are sealed anew at a time.
 const RESEALED: i64 = 32;
 
+/// More threads than this are not locked one by one: all of the server's sessions share room for some thousand locks.
+const LOCKED: usize = 256;
+
 /// Refuses what the server could not take in one message.
 fn check_size(parts: impl IntoIterator<Item = usize>) -> Result<()> {
     let bytes = parts.into_iter().fold(0_usize, usize::saturating_add);
@@ -80,7 +83,7 @@ impl CheckpointRows {
 
     /// Stores all of it and tells whether it did; see `sql::put`. It may wait until nobody else has the thread to itself.
     pub(crate) async fn store(&self, shared: &Shared, connection: &Connection, wait: bool) -> Result<bool> {
-        let Split { document, blobs, carried } = &self.split;
+        let Split { document, blobs, carries } = &self.split;
         let key = Lock::of(&self.thread_id).key();
         let (thread_id, checkpoint_ns, checkpoint_id) =
             (&*self.thread_id, &*self.checkpoint_ns, &*self.checkpoint_id);
@@ -96,17 +99,11 @@ impl CheckpointRows {
             (&document, Type::JSONB),
             (&metadata, Type::JSONB),
         ];
-        let carried_channels: Vec<&str> = carried.iter().map(|(channel, _)| &**channel).collect();
-        let carried_versions: Vec<&str> = carried.iter().map(|(_, version)| &**version).collect();
-        if !carried.is_empty() {
-            params.push((&carried_channels, Type::TEXT_ARRAY));
-            params.push((&carried_versions, Type::TEXT_ARRAY));
-        }
         let channels: Vec<&str> = blobs.iter().map(|blob| &*blob.channel).collect();
         let versions: Vec<&str> = blobs.iter().map(|blob| &*blob.version).collect();
         let types: Vec<&str> = blobs.iter().map(|blob| &*blob.typed.tag).collect();
         let data: Vec<Blob<'_>> = blobs.iter().map(|blob| Blob(&blob.typed.data)).collect();
-        let (sql, arrays) = shared.sql.put(!carried.is_empty(), blobs.len());
+        let (sql, arrays) = shared.sql.put(*carries, blobs.len());
         if arrays {
             params.push((&channels, Type::TEXT_ARRAY));
             params.push((&versions, Type::TEXT_ARRAY));
@@ -234,8 +231,12 @@ pub(crate) async fn delete_for_runs(
     let rows = transaction.query(&shared.sql.select_runs, &[(&run_ids, Type::JSONB_ARRAY)]).await?;
     let threads = rows.iter().map(|row| row::column::<&str>(row, 0)).collect::<Result<Vec<_>>>()?;
     if !threads.is_empty() {
-        let locks: Vec<Lock> = threads.iter().map(|thread_id| Lock::of(thread_id)).collect();
-        transaction.batch(&lock::take(&locks, &[])).await?;
+        if threads.len() > LOCKED {
+            transaction.batch(&shared.sql.lock_table).await?;
+        } else {
+            let locks: Vec<Lock> = threads.iter().map(|thread_id| Lock::of(thread_id)).collect();
+            transaction.batch(&lock::take(&locks, &[])).await?;
+        }
         let params: [Param<'_>; 2] = [(&run_ids, Type::JSONB_ARRAY), (&threads, Type::TEXT_ARRAY)];
         transaction.execute(&shared.sql.delete_runs, &params).await?;
         transaction.execute(&shared.sql.delete_unnamed_blobs, &[(&threads, Type::TEXT_ARRAY)]).await?;
@@ -272,7 +273,8 @@ pub(crate) async fn keep_latest(shared: &Shared, connection: &mut Connection, th
                 }
                 needed.visit(ancestor);
             }
-            if rows.is_empty() {
+            // It is not there.
+            if needed.next() == Some(&next) {
                 break;
             }
         }
