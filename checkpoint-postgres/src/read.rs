@@ -215,22 +215,31 @@ fn tuples(rows: &[Row], opener: Opener<'_>) -> Result<ReadPage> {
     Ok((found.into_iter().map(Found::into_tuple).collect(), bytes))
 }
 
+/// Asks for the checkpoint that the config names, or for the newest of its namespace.
+async fn find(
+    connection: &Connection,
+    config: &CheckpointConfig,
+    by_id: &str,
+    latest: &str,
+) -> Result<Vec<Row>> {
+    let (thread_id, checkpoint_ns) = (&**config.thread_id(), &**config.checkpoint_ns());
+    let key: [Param<'_>; 2] = [(&thread_id, Type::TEXT), (&checkpoint_ns, Type::TEXT)];
+    match config.checkpoint_id() {
+        Some(id) => {
+            let [thread_id, checkpoint_ns] = key;
+            connection.query(by_id, &[thread_id, checkpoint_ns, (&&**id, Type::TEXT)]).await
+        }
+        None => connection.query(latest, &key).await,
+    }
+}
+
 /// Reads one tuple: one statement.
 pub(crate) async fn get_tuple(
     shared: &Shared,
     connection: &Connection,
     config: &CheckpointConfig,
 ) -> Result<Option<CheckpointTuple>> {
-    let (thread_id, checkpoint_ns) = (&**config.thread_id(), &**config.checkpoint_ns());
-    let key: [Param<'_>; 2] = [(&thread_id, Type::TEXT), (&checkpoint_ns, Type::TEXT)];
-    let rows = match config.checkpoint_id() {
-        Some(id) => {
-            let id = &**id;
-            let [thread_id, checkpoint_ns] = key;
-            connection.query(&shared.sql.get, &[thread_id, checkpoint_ns, (&id, Type::TEXT)]).await?
-        }
-        None => connection.query(&shared.sql.get_latest, &key).await?,
-    };
+    let rows = find(connection, config, &shared.sql.get, &shared.sql.get_latest).await?;
     let (mut tuples, _) = tuples(&rows, shared.opener())?;
     Ok(tuples.pop())
 }
@@ -359,7 +368,9 @@ pub(crate) async fn delta_history(
         return Ok(walk.finish());
     }
     let (thread_id, checkpoint_ns) = (&**config.thread_id(), &**config.checkpoint_ns());
-    let mut next = parent(shared, connection, config).await?;
+    let rows = find(connection, config, &shared.sql.parent, &shared.sql.latest_parent).await?;
+    let parent = rows.first().map(|row| row::optional_text(row, 0)).transpose()?;
+    let mut next = parent.flatten().filter(|id| !id.is_empty());
     let mut seen = HashSet::new();
     'pages: while let Some(from) = next.take().filter(|_| !walk.open().is_empty()) {
         let open: Vec<&str> = walk.open().to_vec();
@@ -381,20 +392,6 @@ pub(crate) async fn delta_history(
         }
     }
     Ok(walk.finish())
-}
-
-async fn parent(shared: &Shared, connection: &Connection, config: &CheckpointConfig) -> Result<Option<Str>> {
-    let (thread_id, checkpoint_ns) = (&**config.thread_id(), &**config.checkpoint_ns());
-    let key: [Param<'_>; 2] = [(&thread_id, Type::TEXT), (&checkpoint_ns, Type::TEXT)];
-    let rows = match config.checkpoint_id() {
-        Some(id) => {
-            let id = &**id;
-            let [thread_id, checkpoint_ns] = key;
-            connection.query(&shared.sql.parent, &[thread_id, checkpoint_ns, (&id, Type::TEXT)]).await?
-        }
-        None => connection.query(&shared.sql.latest_parent, &key).await?,
-    };
-    Ok(rows.first().map(|row| row::optional_text(row, 0)).transpose()?.flatten().filter(|id| !id.is_empty()))
 }
 
 fn ancestors(
