@@ -68,8 +68,9 @@ impl Migrations {
             ));
         }
         let begun = Instant::now();
-        let mut holder = database.connection().await?;
         loop {
+            // Not kept while waiting: the one that holds the lock may need a connection of the same pool.
+            let mut holder = database.connection().await?;
             // A lock of the session would get lost behind a pooler in transaction mode, and an open transaction that
             // waited for the lock could be waited for by the one that builds an index: so each look is a transaction of
             // its own. The one that got the lock stays open without a snapshot, and nobody waits for it.
@@ -81,6 +82,7 @@ impl Migrations {
                 return transaction.commit().await;
             }
             drop(transaction);
+            drop(holder);
             if begun.elapsed() > LONGEST_WAIT {
                 return Err(Error::new(
                     ErrorKind::Timeout,
@@ -119,10 +121,13 @@ impl Migrations {
     }
 
     async fn apply(&self, connection: &Connection) -> Result<()> {
+        const HAS_SCHEMA: &str = "SELECT 1 WHERE to_regnamespace($1) IS NOT NULL";
         // Another process may have been faster.
         let version = self.version(connection).await?;
+        // To make a schema that is there takes a right that making its tables does not.
         if version.is_none()
             && let Some(schema) = &self.schema
+            && connection.query(HAS_SCHEMA, &[(schema, Type::TEXT)]).await?.is_empty()
         {
             connection.batch(&format!("CREATE SCHEMA IF NOT EXISTS {schema}")).await?;
         }

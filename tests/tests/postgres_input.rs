@@ -254,6 +254,18 @@ async fn ids_beyond_what_an_index_holds(server: &Server) {
     assert_eq!(saver.list_all(ListQuery::all()).await.unwrap(), []);
 }
 
+/// More threads than a statement has columns, and than a transaction can lock.
+async fn runs_on_many_threads(server: &Server) {
+    const STEPS: &str = r#"INSERT INTO checkpoints (thread_id, checkpoint_id, checkpoint, metadata)
+        SELECT 'thread-' || at, '1ef4f797-8335-6428-8001-8a1503f9b875', '{"v": 4}', '{"run_id": "run"}'
+        FROM generate_series(1, 9000) at"#;
+    let database = Database::set_up(server.url()).await;
+    let client = database.client().await;
+    client.batch_execute(STEPS).await.unwrap();
+    database.builder().build().unwrap().delete_for_runs(&["run"]).await.unwrap();
+    assert_eq!(count(&client, "SELECT count(*) FROM checkpoints").await, 0);
+}
+
 async fn scalars_that_json_cannot_hold(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().build().unwrap();
@@ -344,6 +356,24 @@ async fn setup_by_many_handles_at_once(server: &Server) {
     let calls: Vec<_> = (0..16)
         .map(|_| {
             let saver = database.builder().build().unwrap();
+            tokio::spawn(async move { saver.setup().await })
+        })
+        .collect();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    is_complete(&database, &wanted).await;
+}
+
+/// The one that has the lock and those that wait for it share two connections.
+async fn setup_by_calls_that_share_a_pool(server: &Server) {
+    let wanted = schema_of(&Database::set_up(server.url()).await).await;
+    let database = Database::create(server.url()).await;
+    let saver =
+        database.builder().max_connections(2).acquire_timeout(Duration::from_secs(10)).build().unwrap();
+    let calls: Vec<_> = (0..8)
+        .map(|_| {
+            let saver = saver.clone();
             tokio::spawn(async move { saver.setup().await })
         })
         .collect();
@@ -445,10 +475,12 @@ fn main() -> ExitCode {
         a_statement_that_takes_too_long,
         values_beyond_what_a_server_holds,
         ids_beyond_what_an_index_holds,
+        runs_on_many_threads,
         scalars_that_json_cannot_hold,
         what_setup_leaves,
         setup_by_eight_processes_at_once,
         setup_by_many_handles_at_once,
+        setup_by_calls_that_share_a_pool,
         setup_that_was_cut_off,
         setup_that_is_killed,
         setup_that_is_dropped,

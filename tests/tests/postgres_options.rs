@@ -201,6 +201,17 @@ async fn a_role_that_may_not_create(server: &Server) {
     assert_eq!(elsewhere.setup().await.unwrap_err().kind(), ErrorKind::InvalidConfig);
 }
 
+/// Somebody else made the schema for the role.
+async fn a_role_that_has_a_schema(server: &Server) {
+    let (role, _role) = role(server).await;
+    let database = Database::create(server.url()).await;
+    let client = database.client().await;
+    client.batch_execute(&format!("CREATE SCHEMA agents AUTHORIZATION {role}")).await.unwrap();
+    let saver = PostgresSaver::builder(as_role(&database, &role)).schema("agents").build().unwrap();
+    saver.setup().await.unwrap();
+    everything_works(&saver).await;
+}
+
 async fn a_server_that_only_reads(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().build().unwrap();
@@ -285,6 +296,7 @@ fn main() -> ExitCode {
         the_pool_of_an_application,
         a_role_that_owns_nothing,
         a_role_that_may_not_create,
+        a_role_that_has_a_schema,
         a_server_that_only_reads,
         listings_go_to_the_replica,
         sealed_rows_are_kept,
