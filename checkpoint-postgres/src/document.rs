@@ -46,8 +46,8 @@ pub(crate) struct Split {
     pub(crate) document: String,
     /// Everything else, in the order of the table's key, sealed where there is a cipher.
     pub(crate) blobs: Vec<BlobRow>,
-    /// Whether there are others, which are not stored again.
-    pub(crate) carries: bool,
+    /// The versions of the others, which are not stored again, as JSON.
+    pub(crate) carried: Option<String>,
 }
 
 /// What stands for a value in the document.
@@ -108,7 +108,7 @@ pub(crate) fn split(
         .map(|(channel, value)| one_form(value).map(|value| (channel, value)))
         .collect::<Result<Vec<_>>>()?;
     let mut inline = IndexMap::with_capacity(values.len());
-    let (mut blobs, mut carries) = (Vec::new(), false);
+    let (mut blobs, mut carried) = (Vec::new(), BTreeMap::new());
     for (channel, value) in &values {
         if cipher.is_none() && is_inline(value) {
             inline.insert(&***channel, Inline::Scalar(value));
@@ -123,7 +123,7 @@ pub(crate) fn split(
         })?;
         check_name("channel", channel)?;
         if matches!(**value, ChannelValue::Blob(_)) && !new_versions.contains_key(*channel) {
-            carries = true;
+            carried.insert(&***channel, version);
             continue;
         }
         let version = version_text(version)?;
@@ -151,10 +151,13 @@ pub(crate) fn split(
         extra: extra(config, checkpoint, cipher)?,
     };
     checkpoint.versions_seen.values().try_for_each(|seen| check_versions(seen).map(|_| ()))?;
-    let document = serde_json::to_string(&document)
-        .map_err(|source| Error::codec("the checkpoint cannot be written as JSON").with_source(source))?;
+    let write = |written: serde_json::Result<String>| {
+        written.map_err(|source| Error::codec("the checkpoint cannot be written as JSON").with_source(source))
+    };
+    let document = write(serde_json::to_string(&document))?;
     check_nul(&document)?;
-    Ok(Split { document, blobs, carries })
+    let carried = (!carried.is_empty()).then(|| write(serde_json::to_string(&carried))).transpose()?;
+    Ok(Split { document, blobs, carried })
 }
 
 /// A value in its one form, however the caller wrapped it.

@@ -64,7 +64,7 @@
 //!
 //! | call | round trips | statements |
 //! |---|---|---|
-//! | `put` | 1 | 1; 2 more where it carries values over from a parent that is not stored (any more), or another call has the thread to itself |
+//! | `put` | 1 | 1; 2 more where it carries values over that its parent does not name, or whose parent is not stored (any more), or another call has the thread to itself |
 //! | `put_writes` | 1 | 1 |
 //! | `get_tuple` | 1 | 1; each value is looked up by its whole key |
 //! | `list` | 1 per page | the first page has up to 16 tuples, later ones up to 128 or 4 MiB; a value that many of a page's checkpoints share is sent once |

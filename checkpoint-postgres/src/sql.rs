@@ -254,21 +254,21 @@ pub(crate) fn quote(name: &str) -> String {
 }
 
 /// Stores a checkpoint and its blobs in one statement, and returns whether it did: not while another call has the thread
-/// to itself, and, if it carries over values of its parent, not when that is gone, since its blobs may be gone with it.
+/// to itself, and, if it carries values over, not when its parent is gone or names other versions: their blobs may be
+/// gone then.
 ///
-/// `$1`, `$2` are the lock, `$3` to `$5` the key, then parent, document and metadata, then the blobs: channel, version,
-/// type and bytes of each, or, for many, arrays of them.
+/// `$1`, `$2` are the lock, `$3` to `$5` the key, then parent, document and metadata, the versions that are carried over,
+/// if any are, then the blobs: channel, version, type and bytes of each, or, for many, arrays of them.
 fn put(s: &str, carries: bool, blobs: Option<usize>) -> String {
     const LOCK: &str = "(SELECT pg_try_advisory_xact_lock_shared($1, $2))";
     // The statement's snapshot is older than its lock: another call may have deleted the parent in between. What is
     // locked is there still, and a row that is being deleted is as good as gone. CASE keeps the order.
-    let parent = checkpoint_at(s, "true", "$3", "$4", "$6");
-    let condition = if carries {
-        format!("CASE WHEN {LOCK} THEN ({parent} FOR KEY SHARE SKIP LOCKED) ELSE false END")
+    let parent = checkpoint_at(s, "checkpoint->'channel_versions' @> $9", "$3", "$4", "$6");
+    let (first, condition) = if carries {
+        (10, format!("CASE WHEN {LOCK} THEN ({parent} FOR KEY SHARE SKIP LOCKED) ELSE false END"))
     } else {
-        LOCK.to_owned()
+        (9, LOCK.to_owned())
     };
-    let first = 9;
     let row =
         |at: usize| format!("(${}::text, ${}::text, ${}::text, ${}::bytea)", at, at + 1, at + 2, at + 3);
     let rows = match blobs {
@@ -617,7 +617,7 @@ mod tests {
             |at: usize| format!("(${}::text, ${}::text, ${}::text, ${}::bytea)", at, at + 1, at + 2, at + 3);
         assert!(statements.put(false, 2).0.contains(&format!("(VALUES {}, {})", values(9), values(13))));
         assert!(statements.put(true, 1).0.contains("checkpoint_id >= $6"));
-        assert!(statements.put(true, MOST_VALUES + 1).0.contains("unnest($9::text[]"));
+        assert!(statements.put(true, MOST_VALUES + 1).0.contains("unnest($10::text[]"));
         assert!(statements.put(false, MOST_VALUES + 9).1);
     }
 }

@@ -83,7 +83,7 @@ impl CheckpointRows {
 
     /// Stores all of it and tells whether it did; see `sql::put`. It may wait until nobody else has the thread to itself.
     pub(crate) async fn store(&self, shared: &Shared, connection: &Connection, wait: bool) -> Result<bool> {
-        let Split { document, blobs, carries } = &self.split;
+        let Split { document, blobs, carried } = &self.split;
         let key = Lock::of(&self.thread_id).key();
         let (thread_id, checkpoint_ns, checkpoint_id) =
             (&*self.thread_id, &*self.checkpoint_ns, &*self.checkpoint_id);
@@ -99,11 +99,15 @@ impl CheckpointRows {
             (&document, Type::JSONB),
             (&metadata, Type::JSONB),
         ];
+        let carried = carried.as_deref().map(Json);
+        if let Some(carried) = &carried {
+            params.push((carried, Type::JSONB));
+        }
         let channels: Vec<&str> = blobs.iter().map(|blob| &*blob.channel).collect();
         let versions: Vec<&str> = blobs.iter().map(|blob| &*blob.version).collect();
         let types: Vec<&str> = blobs.iter().map(|blob| &*blob.typed.tag).collect();
         let data: Vec<Blob<'_>> = blobs.iter().map(|blob| Blob(&blob.typed.data)).collect();
-        let (sql, arrays) = shared.sql.put(*carries, blobs.len());
+        let (sql, arrays) = shared.sql.put(carried.is_some(), blobs.len());
         if arrays {
             params.push((&channels, Type::TEXT_ARRAY));
             params.push((&versions, Type::TEXT_ARRAY));
