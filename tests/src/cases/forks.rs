@@ -7,7 +7,8 @@ use checkpoint_core::{
 
 use crate::case::Ctx;
 use crate::fixture::{
-    Done, at_version, chain, checkpoint, encode, id_of, ids, list, map, metadata, put, put_with, read, value,
+    Done, at_version, chain, checkpoint, encode, id_of, ids, list, map, metadata, put, put_with, random,
+    read, value,
 };
 
 cases!("forks";
@@ -21,6 +22,7 @@ cases!("forks";
     branches_share_what_did_not_change,
     the_same_version_in_two_namespaces,
     what_was_deleted_is_stored_again,
+    a_copy_beside_what_was_deleted,
 );
 
 async fn put_again_replaces_checkpoint_and_metadata(ctx: Ctx) -> Done {
@@ -183,5 +185,22 @@ async fn what_was_deleted_is_stored_again(ctx: Ctx) -> Done {
         let stored = ctx.saver().put(&first, &next, &metadata(1), &new_versions).await?;
         ensure_eq!(read(ctx.saver(), &stored).await?.checkpoint, next, "checkpoint");
     }
+    Ok(())
+}
+
+/// A copy of a deleted step, put on that step's parent, has values whose versions the parent does not name.
+async fn a_copy_beside_what_was_deleted(ctx: Ctx) -> Done {
+    let big = |number| encode(&list(&[number]));
+    let config = CheckpointConfig::new(ctx.thread());
+    let parent = put(ctx.saver(), &config, &at_version(1, &[("x", big(1)?)])).await?;
+    let run_id = random();
+    let copied = at_version(2, &[("x", big(2)?)]);
+    put_with(ctx.saver(), &parent, &copied, &metadata(1).with("run_id", &*run_id)).await?;
+    if ctx.saver().capabilities().delete_for_runs {
+        ctx.saver().delete_for_runs(&[&run_id]).await?;
+    }
+    let copy = at_version(2, &[("x", big(2)?)]);
+    let stored = ctx.saver().put(&parent, &copy, &metadata(1), &ChannelVersions::new()).await?;
+    ensure_eq!(read(ctx.saver(), &stored).await?.checkpoint, copy, "checkpoint");
     Ok(())
 }
