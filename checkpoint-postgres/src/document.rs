@@ -256,6 +256,10 @@ fn extra<'a>(
         if own || (&**key == "updated_channels" && checkpoint.updated_channels.is_some()) {
             continue;
         }
+        if &**key == SEALED_FIELDS && cipher.is_none() {
+            return Err(Error::invalid_argument("the name of this field is taken; choose another name")
+                .with("field", key));
+        }
         let value = value.to_value()?;
         if cipher.is_some() && !value.is_nil() {
             sealed.push((Value::from(&**key), value));
@@ -509,6 +513,11 @@ mod tests {
         }
         // A text that only looks like the escape is fine.
         assert!(split_values(&[("\\u0000 in a name", 5.into())], None).is_ok());
+        // It could not be read again.
+        let mut taken = Checkpoint::new(0);
+        taken.extra.insert(SEALED_FIELDS.into(), 5.into());
+        let error = split(&config, &taken, &ChannelVersions::new(), None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         let nan = CheckpointMetadata::default().with("a", Value::Array(vec![f64::NAN.into()]));
         assert_eq!(metadata(&nan, &config).unwrap_err().kind(), ErrorKind::InvalidArgument);
     }
