@@ -86,7 +86,7 @@ async fn the_newest_is_by_id_not_by_time_of_writing(ctx: Ctx) -> Done {
 }
 
 async fn a_parent_need_not_exist(ctx: Ctx) -> Done {
-    let parent = CheckpointConfig::new(ctx.thread()).with_checkpoint_id(crate::fixture::random());
+    let parent = CheckpointConfig::new(ctx.thread()).with_checkpoint_id(random());
     let stored = put(ctx.saver(), &parent, &checkpoint(&[])).await?;
     ensure_eq!(read(ctx.saver(), &stored).await?.parent_config, Some(parent.clone()), "parent");
     ensure_eq!(ctx.saver().get_tuple(&parent).await?, None, "the parent");
