@@ -38,10 +38,13 @@ impl Tables {
     }
 
     pub(crate) async fn set_up(&self, database: &Database) -> Result<()> {
-        let connection = database.connection().await?;
-        self.check(&connection).await?;
-        drop(connection);
-        self.migrations.run(database).await?;
+        let run = |connection| async move {
+            self.check(&connection).await?;
+            drop(connection);
+            self.migrations.run(database).await
+        };
+        // Python's setup takes no lock, and may be met at any step.
+        database.run(run).await?;
         if self.lz4 { self.compress(&database.connection().await?).await } else { Ok(()) }
     }
 
