@@ -51,7 +51,8 @@
 //! writer of a channel's version wins, and pending writes of special channels keep their task path. Different are:
 //!
 //! * Scalars that the server's JSON would lose or refuse (NaN and infinities, `-0.0`, doubles from 1e16 on, texts with
-//!   U+0000) stand in rows of their own, which Python reads as well. Integers beyond 64 bits are kept as they are.
+//!   U+0000) stand in rows of their own, which Python reads as well. Integers beyond 64 bits are
+//!   kept as they are, but in metadata they are read as doubles.
 //! * Names of channels and tasks with a backslash are refused: they would break Python's reads.
 //! * Pending writes come ordered by task path, task and index, as in the newer generation.
 //! * A `put` that carries over a value whose row was deleted meanwhile (a thread deleted or pruned under a running agent)
@@ -67,13 +68,13 @@
 //! | `put` | 1 | 1; 2 more where it carries values over that its parent does not name, or whose parent is not stored (any more), or another call has the thread to itself |
 //! | `put_writes` | 1 | 1 |
 //! | `get_tuple` | 1 | 1; each value is looked up by its whole key |
-//! | `list` | 1 per page | the first page has up to 16 tuples, later ones up to 128 or 4 MiB; a value that many of a page's checkpoints share is sent once |
+//! | `list` | 1 per page | the first page has up to 16 tuples, later ones up to 128 or 4 MiB; a value that many of a page's checkpoints share is sent once. Without a thread and a namespace each page sorts the keys of all that it may come from: there is no index on ids alone |
 //! | `list_threads` | 1 per 128 threads | jumps from thread to thread in the index |
 //! | `delete_thread` | 1 | a transaction of 1, sent at once |
-//! | `get_delta_channel_history` | 2, and 1 more per 1,024 ancestors | |
+//! | `get_delta_channel_history` | 1 per 1,024 ancestors | |
 //! | `copy_thread` | 7 | the rows do not leave the server, but for values that AES-GCM bound to their place: each of them is 1 more |
 //! | `prune` | per thread 5, and per namespace 2 and 1 per 1,024 ancestors looked at | |
-//! | `delete_for_runs` | 6 | reads the metadata of the whole table: there is no index on runs |
+//! | `delete_for_runs` | 6 | reads the metadata of the whole table: there is no index on runs. For more than 256 threads at once it locks the tables, and all writers wait |
 //! | `setup` | 5 once the tables are there | |
 //!
 //! The first time that a connection sees a statement costs one round trip more; behind PgBouncer in transaction mode
@@ -88,7 +89,8 @@
 //! and `put` and `put_writes` share it, so that these never deadlock with each other, and no checkpoint names a value
 //! that is being deleted; Python's writers take no such lock.
 //!
-//! A dropped call leaves no connection inside of a transaction. What was acknowledged survives what the server's
+//! A dropped call leaves no connection inside of a transaction; the statement that it sent runs to its end, and whoever
+//! gets that connection next waits for it. What was acknowledged survives what the server's
 //! `synchronous_commit` promises.
 //!
 //! A call that fails because the server restarts, a connection was cut, or another transaction was in the way is

@@ -215,31 +215,21 @@ fn tuples(rows: &[Row], opener: Opener<'_>) -> Result<ReadPage> {
     Ok((found.into_iter().map(Found::into_tuple).collect(), bytes))
 }
 
-/// Asks for the checkpoint that the config names, or for the newest of its namespace.
-async fn find(
-    connection: &Connection,
-    config: &CheckpointConfig,
-    by_id: &str,
-    latest: &str,
-) -> Result<Vec<Row>> {
-    let (thread_id, checkpoint_ns) = (&**config.thread_id(), &**config.checkpoint_ns());
-    let key: [Param<'_>; 2] = [(&thread_id, Type::TEXT), (&checkpoint_ns, Type::TEXT)];
-    match config.checkpoint_id() {
-        Some(id) => {
-            let [thread_id, checkpoint_ns] = key;
-            connection.query(by_id, &[thread_id, checkpoint_ns, (&&**id, Type::TEXT)]).await
-        }
-        None => connection.query(latest, &key).await,
-    }
-}
-
 /// Reads one tuple: one statement.
 pub(crate) async fn get_tuple(
     shared: &Shared,
     connection: &Connection,
     config: &CheckpointConfig,
 ) -> Result<Option<CheckpointTuple>> {
-    let rows = find(connection, config, &shared.sql.get, &shared.sql.get_latest).await?;
+    let (thread_id, checkpoint_ns) = (&**config.thread_id(), &**config.checkpoint_ns());
+    let key: [Param<'_>; 2] = [(&thread_id, Type::TEXT), (&checkpoint_ns, Type::TEXT)];
+    let rows = match config.checkpoint_id() {
+        Some(id) => {
+            let [thread_id, checkpoint_ns] = key;
+            connection.query(&shared.sql.get, &[thread_id, checkpoint_ns, (&&**id, Type::TEXT)]).await?
+        }
+        None => connection.query(&shared.sql.get_latest, &key).await?,
+    };
     let (mut tuples, _) = tuples(&rows, shared.opener())?;
     Ok(tuples.pop())
 }
@@ -355,7 +345,7 @@ struct Ancestor {
 const HISTORY_WRITE: WriteColumns =
     WriteColumns { task_id: 2, task_path: 3, channel: 4, idx: 5, tag: 6, data: 7 };
 
-/// Walks from the target's parent to the root: a statement for the parent, and one per thousand ancestors.
+/// Walks from the target's parent to the root: one statement per thousand ancestors.
 pub(crate) async fn delta_history(
     shared: &Shared,
     connection: &Connection,
@@ -368,27 +358,27 @@ pub(crate) async fn delta_history(
         return Ok(walk.finish());
     }
     let (thread_id, checkpoint_ns) = (&**config.thread_id(), &**config.checkpoint_ns());
-    let rows = find(connection, config, &shared.sql.parent, &shared.sql.latest_parent).await?;
-    let parent = rows.first().map(|row| row::optional_text(row, 0)).transpose()?;
-    let mut next = parent.flatten().filter(|id| !id.is_empty());
+    let mut sql = &shared.sql.history;
+    let mut next = Some(config.checkpoint_id().cloned());
     let mut seen = HashSet::new();
     'pages: while let Some(from) = next.take().filter(|_| !walk.open().is_empty()) {
         let open: Vec<&str> = walk.open().to_vec();
         let params: [Param<'_>; 5] = [
             (&thread_id, Type::TEXT),
             (&checkpoint_ns, Type::TEXT),
-            (&&*from, Type::TEXT),
+            (&from.as_deref(), Type::TEXT),
             (&open, Type::TEXT_ARRAY),
             (&sql::ANCESTORS, Type::INT8),
         ];
-        let rows = connection.query(&shared.sql.history, &params).await?;
+        let rows = connection.query(sql, &params).await?;
+        sql = &shared.sql.history_from;
         for ancestor in ancestors(&rows, (thread_id, checkpoint_ns), shared.opener())? {
             if !seen.insert(ancestor.checkpoint_id.clone()) {
                 break 'pages;
             }
             let mut values = ancestor.values;
             walk.visit(&ancestor.writes, |channel| values.remove(channel));
-            next = ancestor.parent_checkpoint_id.filter(|id| !id.is_empty());
+            next = ancestor.parent_checkpoint_id.filter(|id| !id.is_empty()).map(Some);
         }
     }
     Ok(walk.finish())

@@ -68,9 +68,8 @@ pub(crate) struct Statements {
     pub(crate) get_latest: String,
     pub(crate) delete_thread: String,
     pub(crate) list_threads: String,
-    pub(crate) parent: String,
-    pub(crate) latest_parent: String,
     pub(crate) history: String,
+    pub(crate) history_from: String,
     pub(crate) ancestors: String,
     pub(crate) newest: String,
     pub(crate) namespaces: String,
@@ -105,9 +104,15 @@ impl Statements {
             get_latest: tuples(s, &latest(s, COLUMNS), ""),
             delete_thread: delete_thread(s),
             list_threads: list_threads(s),
-            parent: checkpoint_at(s, "parent_checkpoint_id", "$1", "$2", "$3"),
-            latest_parent: latest(s, "parent_checkpoint_id"),
-            history: history(s),
+            history: history(
+                s,
+                &format!(
+                    "CASE WHEN $3::text IS NULL THEN ({}) ELSE ({}) END",
+                    latest(s, "parent_checkpoint_id"),
+                    checkpoint_at(s, "parent_checkpoint_id", "$1", "$2", "$3"),
+                ),
+            ),
+            history_from: history(s, "$3::text"),
             ancestors: ancestors(s),
             newest: newest(s),
             namespaces: namespaces(s),
@@ -116,7 +121,9 @@ impl Statements {
                 "SELECT DISTINCT thread_id FROM {s}checkpoints WHERE metadata->'run_id' = ANY($1)"
             ),
             delete_runs: delete_runs(s),
-            lock_table: format!("LOCK TABLE {s}checkpoints IN SHARE ROW EXCLUSIVE MODE"),
+            lock_table: format!(
+                "LOCK TABLE {s}checkpoints, {s}checkpoint_writes IN SHARE ROW EXCLUSIVE MODE"
+            ),
             delete_unnamed_blobs: delete_unnamed_blobs(s),
             copy: copy(s),
             select_bound_blobs: select_bound_blobs(s),
@@ -144,9 +151,8 @@ impl Statements {
             ("get_tuple", &self.get_latest),
             ("delete_thread", &self.delete_thread),
             ("list_threads", &self.list_threads),
-            ("get_delta_channel_history", &self.parent),
-            ("get_delta_channel_history", &self.latest_parent),
             ("get_delta_channel_history", &self.history),
+            ("get_delta_channel_history", &self.history_from),
             ("prune", &self.namespaces),
             ("prune", &self.newest),
             ("prune", &self.ancestors),
@@ -412,12 +418,12 @@ fn list_threads(s: &str) -> String {
     )
 }
 
-/// Walks from `$3` to the root for the channels `$4`, until each has a value, and reads the values and the writes on the
+/// Walks from a checkpoint (the parent of `$3` or of the newest, or `$3` itself) to the root for the channels `$4`, until each has a value, and reads the values and the writes on the
 /// way: kind 0 is a checkpoint (id, parent), 1 a channel's value there, 2 a write.
-fn history(s: &str) -> String {
+fn history(s: &str, start: &str) -> String {
     format!(
         "WITH RECURSIVE walk AS ( \
-         SELECT 0 AS depth, NULL::text AS checkpoint_id, $3::text AS next, NULL::jsonb AS checkpoint, \
+         SELECT 0 AS depth, NULL::text AS checkpoint_id, {start} AS next, NULL::jsonb AS checkpoint, \
          NULL::text[] AS visited, $4::text[] AS open \
          UNION ALL \
          SELECT w.depth + 1, c.checkpoint_id, c.parent_checkpoint_id, c.checkpoint, w.open, \
@@ -452,8 +458,11 @@ fn version_of(document: &str) -> String {
     format!("({document}->'channel_versions'->>channel.channel)")
 }
 
+/// What pruning has to know of the checkpoint `c`, without its values: which channels have one inline, and whether it is
+/// the mark of a snapshot.
 const LINK: &str = "c.checkpoint_id, c.parent_checkpoint_id, c.metadata, c.checkpoint->'channel_versions' AS versions, \
-     c.checkpoint->'channel_values' AS inline";
+     (SELECT jsonb_object_agg(key, value = 'true') FROM jsonb_each(CASE \
+     WHEN jsonb_typeof(c.checkpoint->'channel_values') = 'object' THEN c.checkpoint->'channel_values' END)) AS inline";
 
 /// The channels with a blob at the checkpoint `c`.
 fn with_blobs(s: &str) -> String {

@@ -12,7 +12,7 @@ use common_postgres::tokio_postgres::Row;
 use common_postgres::tokio_postgres::types::Type;
 use common_postgres::{Connection, Param, Transaction};
 use indexmap::IndexMap;
-use serde_json::value::RawValue;
+use serde::de::IgnoredAny;
 
 use crate::document::{self, Split, check_name, check_text};
 use crate::lock::Lock;
@@ -298,16 +298,17 @@ pub(crate) async fn keep_latest(shared: &Shared, connection: &mut Connection, th
 
 /// Reads what pruning has to know, and the checkpoint's id.
 fn link(row: &Row) -> Result<(Str, Link)> {
-    let names = |at: usize| -> Result<IndexMap<Str, &RawValue>> {
+    fn object<'a, T: serde::Deserialize<'a>>(row: &'a Row, at: usize) -> Result<IndexMap<Str, T>> {
         let Some(Json(json)) = row::column(row, at)? else { return Ok(IndexMap::new()) };
         serde_json::from_str(json)
             .map_err(|_| Error::codec("the stored checkpoint does not have LangGraph's shape"))
-    };
-    let (versions, inline) = (names(3)?, names(4)?);
+    }
+    let versions: IndexMap<Str, IgnoredAny> = object(row, 3)?;
+    let inline: IndexMap<Str, bool> = object(row, 4)?;
     let blobs: Vec<&str> = row::column(row, 5)?;
     let blobs: HashSet<&str> = blobs.into_iter().collect();
     // A snapshot is a blob whose channel is marked in the document.
-    let is_marked = |channel: &str| inline.get(channel).is_some_and(|raw| raw.get() == "true");
+    let is_marked = |channel: &str| inline.get(channel) == Some(&true);
     let in_rows = blobs.iter().map(|channel| (Str::from(*channel), is_marked(channel)));
     let scalars =
         inline.keys().filter(|channel| !blobs.contains(&***channel)).map(|channel| (channel.clone(), false));

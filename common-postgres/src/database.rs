@@ -149,7 +149,7 @@ fn values<'a>(params: &[Param<'a>]) -> Vec<&'a (dyn ToSql + Sync)> {
 }
 
 macro_rules! statements {
-    ($client:ident) => {
+    ($client:ident, $repeats:literal) => {
         /// Runs a statement and returns its rows: one round trip, and one more the first time a connection sees a
         /// named statement.
         ///
@@ -159,7 +159,7 @@ macro_rules! statements {
         /// # Cancellation
         /// The statement may run all the same.
         pub async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
-            let rows = async {
+            let run = async || {
                 if self.named_statements {
                     let statement = self.$client.prepare_typed_cached(sql, &types(params)).await?;
                     self.$client.query(&statement, &values(params)).await
@@ -167,7 +167,10 @@ macro_rules! statements {
                     self.$client.query_typed(sql, params).await
                 }
             };
-            rows.await.map_err(|error| self.fail(error))
+            match run().await {
+                Err(error) if $repeats && self.forgets(&error) => run().await.map_err(convert),
+                rows => rows.map_err(|error| self.fail(error)),
+            }
         }
 
         /// Runs a statement and returns how many rows it changed. Costs what [`query`](Self::query) costs.
@@ -178,7 +181,7 @@ macro_rules! statements {
         /// # Cancellation
         /// The statement may run all the same.
         pub async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-            let changed = async {
+            let run = async || {
                 if self.named_statements {
                     let statement = self.$client.prepare_typed_cached(sql, &types(params)).await?;
                     self.$client.execute(&statement, &values(params)).await
@@ -186,7 +189,10 @@ macro_rules! statements {
                     self.$client.execute_typed(sql, params).await
                 }
             };
-            changed.await.map_err(|error| self.fail(error))
+            match run().await {
+                Err(error) if $repeats && self.forgets(&error) => run().await.map_err(convert),
+                changed => changed.map_err(|error| self.fail(error)),
+            }
         }
 
         /// Runs SQL text without parameters.
@@ -200,18 +206,26 @@ macro_rules! statements {
             self.$client.batch_execute(sql).await.map_err(|error| self.fail(error))
         }
 
-        /// Statements that the server has forgotten, or that no longer fit its tables, are prepared anew next time.
         fn fail(&self, error: tokio_postgres::Error) -> Error {
-            if is_stale_statement(&error) {
+            self.forgets(&error);
+            convert(error)
+        }
+
+        /// Forgets the named statements, where the server has forgotten one or its tables have changed under it: they
+        /// are prepared anew.
+        fn forgets(&self, error: &tokio_postgres::Error) -> bool {
+            let forgets = is_stale_statement(error);
+            if forgets {
                 self.$client.statement_cache.clear();
             }
-            convert(error)
+            forgets
         }
     };
 }
 
 impl Connection {
-    statements!(client);
+    // Of a statement that the server has forgotten nothing ran: it is repeated at once.
+    statements!(client, true);
 
     /// Runs SQL text without parameters and returns the first column of its rows, line by line.
     ///
@@ -255,8 +269,8 @@ impl Connection {
     /// # Cancellation
     /// A dropped call ran wholly or not at all.
     pub async fn transact(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-        let changed = async {
-            let opening = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {first}");
+        let opening = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {first}");
+        let run = async || {
             // Futures of the driver send when they are polled first, and `join` polls them in order without a pause.
             // A transaction that failed is rolled back by its COMMIT.
             let (begun, changed, committed) = if self.named_statements {
@@ -280,12 +294,16 @@ impl Connection {
             let changed = changed?;
             committed.map(|()| changed)
         };
-        changed.await.map_err(|error: tokio_postgres::Error| self.fail(error))
+        match run().await {
+            Err(error) if self.forgets(&error) => run().await.map_err(convert),
+            changed => changed.map_err(convert),
+        }
     }
 }
 
 impl Transaction<'_> {
-    statements!(transaction);
+    // An error ends the transaction.
+    statements!(transaction, false);
 
     /// Commits.
     ///
