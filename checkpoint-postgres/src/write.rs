@@ -213,7 +213,7 @@ impl WriteRows {
             (&data, Type::BYTEA_ARRAY),
         ];
         let sql = if self.replace { &shared.sql.upsert_writes } else { &shared.sql.insert_writes };
-        connection.execute(sql, &params).await.map(|_| ())
+        connection.query(sql, &params).await.map(|_| ())
     }
 }
 
@@ -242,8 +242,8 @@ pub(crate) async fn delete_for_runs(
             transaction.batch(&lock::take(&locks, &[])).await?;
         }
         let params: [Param<'_>; 2] = [(&run_ids, Type::JSONB_ARRAY), (&threads, Type::TEXT_ARRAY)];
-        transaction.execute(&shared.sql.delete_runs, &params).await?;
-        transaction.execute(&shared.sql.delete_unnamed_blobs, &[(&threads, Type::TEXT_ARRAY)]).await?;
+        transaction.query(&shared.sql.delete_runs, &params).await?;
+        transaction.query(&shared.sql.delete_unnamed_blobs, &[(&threads, Type::TEXT_ARRAY)]).await?;
     }
     transaction.commit().await
 }
@@ -286,12 +286,10 @@ pub(crate) async fn keep_latest(shared: &Shared, connection: &mut Connection, th
         let keep: Vec<&str> =
             std::iter::once(&newest_id).chain(&parent).chain(&needed).map(|id| &**id).collect();
         let [thread, namespace] = key;
-        transaction.execute(&shared.sql.prune, &[thread, namespace, (&keep, Type::TEXT_ARRAY)]).await?;
+        transaction.query(&shared.sql.prune, &[thread, namespace, (&keep, Type::TEXT_ARRAY)]).await?;
     }
     if !namespaces.is_empty() {
-        transaction
-            .execute(&shared.sql.delete_unnamed_blobs, &[(&vec![thread_id], Type::TEXT_ARRAY)])
-            .await?;
+        transaction.query(&shared.sql.delete_unnamed_blobs, &[(&vec![thread_id], Type::TEXT_ARRAY)]).await?;
     }
     transaction.commit().await
 }
@@ -332,7 +330,7 @@ pub(crate) async fn copy_thread(
     let params: [Param<'_>; 3] = [(&source, Type::TEXT), (&target, Type::TEXT), (&BOUND_SUFFIX, Type::TEXT)];
     let transaction = connection.begin().await?;
     transaction.batch(&locks).await?;
-    transaction.execute(&shared.sql.copy, &params).await?;
+    transaction.query(&shared.sql.copy, &params).await?;
     reseal_blobs(shared, &transaction, source, target).await?;
     reseal_writes(shared, &transaction, source, target).await?;
     reseal_fields(shared, &transaction, source, target).await?;
@@ -377,7 +375,7 @@ async fn reseal_blobs(
                 (&&*typed.tag, Type::TEXT),
                 (&Blob(&typed.data), Type::BYTEA),
             ];
-            transaction.execute(&shared.sql.upsert_blobs, &params).await?;
+            transaction.query(&shared.sql.upsert_blobs, &params).await?;
             after = Some((ns.into(), channel.into(), version.into()));
         }
     }
@@ -434,7 +432,7 @@ async fn reseal_writes(
                 (&&*typed.tag, Type::TEXT),
                 (&Blob(&typed.data), Type::BYTEA),
             ];
-            transaction.execute(&shared.sql.replace_write, &params).await?;
+            transaction.query(&shared.sql.replace_write, &params).await?;
             after = Some((ns.into(), id.into(), task.into(), idx));
         }
     }
@@ -456,7 +454,7 @@ async fn reseal_fields(
         let moved = document::sealed_fields_json(&moved);
         let params: [Param<'_>; 4] =
             [(&target, Type::TEXT), (&ns, Type::TEXT), (&id, Type::TEXT), (&Json(&moved), Type::JSONB)];
-        transaction.execute(&shared.sql.set_fields, &params).await?;
+        transaction.query(&shared.sql.set_fields, &params).await?;
     }
     Ok(())
 }

@@ -128,10 +128,10 @@ pub struct Connection {
     named_statements: bool,
 }
 
-/// A transaction that is rolled back unless it is committed.
+/// A transaction that is rolled back unless it is committed. Its statements have no names: one that the server has
+/// forgotten would end it.
 pub struct Transaction<'a> {
     transaction: deadpool_postgres::Transaction<'a>,
-    named_statements: bool,
 }
 
 impl fmt::Debug for Transaction<'_> {
@@ -148,84 +148,50 @@ fn values<'a>(params: &[Param<'a>]) -> Vec<&'a (dyn ToSql + Sync)> {
     params.iter().map(|(value, _)| *value).collect()
 }
 
-macro_rules! statements {
-    ($client:ident, $repeats:literal) => {
-        /// Runs a statement and returns its rows: one round trip, and one more the first time a connection sees a
-        /// named statement.
-        ///
-        /// # Errors
-        /// What the server says.
-        ///
-        /// # Cancellation
-        /// The statement may run all the same.
-        pub async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
-            let run = async || {
-                if self.named_statements {
-                    let statement = self.$client.prepare_typed_cached(sql, &types(params)).await?;
-                    self.$client.query(&statement, &values(params)).await
-                } else {
-                    self.$client.query_typed(sql, params).await
-                }
-            };
-            match run().await {
-                Err(error) if $repeats && self.forgets(&error) => run().await.map_err(convert),
-                rows => rows.map_err(|error| self.fail(error)),
-            }
-        }
-
-        /// Runs a statement and returns how many rows it changed. Costs what [`query`](Self::query) costs.
-        ///
-        /// # Errors
-        /// What the server says.
-        ///
-        /// # Cancellation
-        /// The statement may run all the same.
-        pub async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-            let run = async || {
-                if self.named_statements {
-                    let statement = self.$client.prepare_typed_cached(sql, &types(params)).await?;
-                    self.$client.execute(&statement, &values(params)).await
-                } else {
-                    self.$client.execute_typed(sql, params).await
-                }
-            };
-            match run().await {
-                Err(error) if $repeats && self.forgets(&error) => run().await.map_err(convert),
-                changed => changed.map_err(|error| self.fail(error)),
-            }
-        }
-
-        /// Runs SQL text without parameters.
-        ///
-        /// # Errors
-        /// What the server says.
-        ///
-        /// # Cancellation
-        /// The text may run all the same.
-        pub async fn batch(&self, sql: &str) -> Result<()> {
-            self.$client.batch_execute(sql).await.map_err(|error| self.fail(error))
-        }
-
-        fn fail(&self, error: tokio_postgres::Error) -> Error {
-            self.forgets(&error);
-            convert(error)
-        }
-
-        /// Forgets the named statements, where the server has forgotten one or its tables have changed under it: they
-        /// are prepared anew.
-        fn forgets(&self, error: &tokio_postgres::Error) -> bool {
-            let forgets = is_stale_statement(error);
-            if forgets {
-                self.$client.statement_cache.clear();
-            }
-            forgets
-        }
-    };
-}
-
 impl Connection {
-    // Of a statement that the server has forgotten nothing ran: it is repeated at once.
-    statements!(client, true);
+    /// Runs a statement and returns its rows: one round trip, and one more the first time a connection sees a named
+    /// statement.
+    ///
+    /// # Errors
+    /// What the server says.
+    ///
+    /// # Cancellation
+    /// The statement may run all the same.
+    pub async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        let run = async || {
+            if self.named_statements {
+                let statement = self.client.prepare_typed_cached(sql, &types(params)).await?;
+                self.client.query(&statement, &values(params)).await
+            } else {
+                self.client.query_typed(sql, params).await
+            }
+        };
+        match run().await {
+            Err(error) if self.forgets(&error) => run().await.map_err(convert),
+            rows => rows.map_err(convert),
+        }
+    }
+
+    /// Runs SQL text without parameters.
+    ///
+    /// # Errors
+    /// What the server says.
+    ///
+    /// # Cancellation
+    /// The text may run all the same.
+    pub async fn batch(&self, sql: &str) -> Result<()> {
+        self.client.batch_execute(sql).await.map_err(convert)
+    }
+
+    /// Forgets the named statements, where the server has forgotten one or its tables have changed under it: they are
+    /// prepared anew. Nothing ran then, so that the statement is repeated at once.
+    fn forgets(&self, error: &tokio_postgres::Error) -> bool {
+        let forgets = is_stale_statement(error);
+        if forgets {
+            self.client.statement_cache.clear();
+        }
+        forgets
+    }
 
     /// Runs SQL text without parameters and returns the first column of its rows, line by line.
     ///
@@ -251,13 +217,8 @@ impl Connection {
     /// # Cancellation
     /// Nothing was begun, or it is rolled back.
     pub async fn begin(&mut self) -> Result<Transaction<'_>> {
-        let named_statements = self.named_statements;
-        let begun =
-            self.client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await;
-        match begun {
-            Ok(transaction) => Ok(Transaction { transaction, named_statements }),
-            Err(error) => Err(convert(error)),
-        }
+        let transaction = self.client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
+        transaction.start().await.map(|transaction| Transaction { transaction }).map_err(convert)
     }
 
     /// Runs SQL text without parameters and then a statement, in a transaction of their own and in one round trip:
@@ -302,8 +263,27 @@ impl Connection {
 }
 
 impl Transaction<'_> {
-    // An error ends the transaction.
-    statements!(transaction, false);
+    /// Runs a statement and returns its rows: one round trip.
+    ///
+    /// # Errors
+    /// What the server says.
+    ///
+    /// # Cancellation
+    /// The transaction is rolled back when it is dropped.
+    pub async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        self.transaction.query_typed(sql, params).await.map_err(convert)
+    }
+
+    /// Runs SQL text without parameters: one round trip.
+    ///
+    /// # Errors
+    /// What the server says.
+    ///
+    /// # Cancellation
+    /// The transaction is rolled back when it is dropped.
+    pub async fn batch(&self, sql: &str) -> Result<()> {
+        self.transaction.batch_execute(sql).await.map_err(convert)
+    }
 
     /// Commits.
     ///

@@ -140,7 +140,7 @@ impl Migrations {
             }
             connection.batch(&step.sql).await?;
             let record = format!("INSERT INTO {} (v) VALUES ($1) ON CONFLICT DO NOTHING", self.table);
-            connection.execute(&record, &[(&at, Type::INT4)]).await?;
+            connection.query(&record, &[(&at, Type::INT4)]).await?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use checkpoint_core::{
     ListQuery, PruneStrategy, SaverExt, ThreadQuery, TypedBytes, id,
 };
 use checkpoint_postgres::{Compression, PostgresSaver, deadpool_postgres};
-use deadpool_postgres::{Manager, Pool};
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use futures_util::TryStreamExt;
 use tokio_postgres::NoTls;
 
@@ -159,6 +159,18 @@ async fn the_pool_of_an_application(server: &Server) {
     assert_eq!(shown, "serializable");
 }
 
+/// Connections that forget their statements whenever they go back to the pool, as some applications want it.
+async fn a_pool_that_discards_everything(server: &Server) {
+    let database = Database::create(server.url()).await;
+    let config: tokio_postgres::Config = database.url().parse().unwrap();
+    let discards = ManagerConfig { recycling_method: RecyclingMethod::Custom("DISCARD ALL".into()) };
+    let pool = Pool::builder(Manager::from_config(config, NoTls, discards)).max_size(3).build().unwrap();
+    let saver = PostgresSaver::from_pool(pool).max_retries(0).build().unwrap();
+    saver.setup().await.unwrap();
+    everything_works(&saver).await;
+    everything_works(&saver).await;
+}
+
 /// A role that goes with this value; what it was granted in a database has to go before.
 async fn role(server: &Server) -> (String, Scratch) {
     let name = unique_name();
@@ -294,6 +306,7 @@ fn main() -> ExitCode {
         schemas_of_any_name,
         compression_is_left_alone,
         the_pool_of_an_application,
+        a_pool_that_discards_everything,
         a_role_that_owns_nothing,
         a_role_that_may_not_create,
         a_role_that_has_a_schema,
