@@ -8,6 +8,7 @@
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 /// One server.
 #[derive(Debug)]
@@ -257,14 +258,26 @@ pub fn dockerfile(suite: &str) -> String {
 /// # Errors
 /// When none is free.
 pub fn free_port(preferred: Option<u16>) -> std::io::Result<u16> {
-    // Not where others begin to look, who may be at it too.
-    let first = PORTS.start
-        + u16::try_from(std::process::id() % u32::from(PORTS.end - PORTS.start)).unwrap_or_default();
-    let candidates = preferred.into_iter().chain(first..PORTS.end).chain(PORTS.start..first);
+    // A port that was given out is not in use yet: the next caller looks behind it.
+    static GIVEN: Mutex<Option<u16>> = Mutex::new(None);
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    // Not where other processes begin to look, who may be at it too.
+    let first = given.map_or_else(
+        || {
+            let offset = std::process::id() % u32::from(PORTS.end - PORTS.start);
+            PORTS.start + u16::try_from(offset).unwrap_or_default()
+        },
+        |given| given + 1,
+    );
     let mut failure = ErrorKind::AddrInUse.into();
-    for port in candidates {
+    for port in preferred.into_iter().chain(first..PORTS.end).chain(PORTS.start..first) {
         match TcpListener::bind(("127.0.0.1", port)) {
-            Ok(_) => return Ok(port),
+            Ok(_) => {
+                if PORTS.contains(&port) {
+                    *given = Some(port);
+                }
+                return Ok(port);
+            }
             Err(error) => failure = error,
         }
     }
