@@ -228,6 +228,13 @@ pub(crate) fn check_text(what: &'static str, text: &str) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a config with an id that the server can neither hold nor compare with.
+pub(crate) fn check_key(config: &CheckpointConfig) -> Result<()> {
+    check_text("thread_id", config.thread_id())?;
+    check_text("checkpoint_ns", config.checkpoint_ns())?;
+    config.checkpoint_id().map_or(Ok(()), |id| check_text("checkpoint_id", id))
+}
+
 /// Refuses JSON with U+0000 in one of its texts, which the server cannot hold.
 fn check_nul(json: &str) -> Result<()> {
     const NUL: &str = "\\u0000";

@@ -17,7 +17,7 @@ use tracing::{Instrument, debug_span, instrument};
 
 use crate::PostgresSaverBuilder;
 use crate::builder::Source;
-use crate::document::check_text;
+use crate::document::{check_key, check_text};
 use crate::read::{self, Listing};
 use crate::row::{self, Opener};
 use crate::schema::Tables;
@@ -124,13 +124,6 @@ impl PostgresSaver {
     }
 }
 
-/// Refuses keys that the server could not compare with.
-fn check_config(config: &CheckpointConfig) -> Result<()> {
-    check_text("thread_id", config.thread_id())?;
-    check_text("checkpoint_ns", config.checkpoint_ns())?;
-    config.checkpoint_id().map_or(Ok(()), |id| check_text("checkpoint_id", id))
-}
-
 #[async_trait]
 impl BaseCheckpointSaver for PostgresSaver {
     fn backend(&self) -> &'static str {
@@ -151,7 +144,7 @@ impl BaseCheckpointSaver for PostgresSaver {
         checkpoint_id = config.checkpoint_id().map(|id| &**id)
     ))]
     async fn get_tuple(&self, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
-        check_config(config).at(BACKEND, "get_tuple")?;
+        check_key(config).at(BACKEND, "get_tuple")?;
         let shared = &*self.shared;
         let run = |connection| async move { read::get_tuple(shared, &connection, config).await };
         shared.database.run(run).await.at(BACKEND, "get_tuple")
@@ -272,7 +265,7 @@ impl BaseCheckpointSaver for PostgresSaver {
         config: &CheckpointConfig,
         channels: &[&str],
     ) -> Result<BTreeMap<Str, DeltaChannelHistory>> {
-        check_config(config).at(BACKEND, "get_delta_channel_history")?;
+        check_key(config).at(BACKEND, "get_delta_channel_history")?;
         let mut names: Vec<Str> = Vec::with_capacity(channels.len());
         for channel in channels {
             check_text("channel", channel).at(BACKEND, "get_delta_channel_history")?;

@@ -406,15 +406,23 @@ fn list_threads(s: &str) -> String {
          FROM threads t WHERE t.thread_id IS NOT NULL) \
          SELECT t.thread_id, n.newest FROM (SELECT thread_id FROM threads WHERE thread_id IS NOT NULL LIMIT $2) t \
          CROSS JOIN LATERAL ( \
-         WITH RECURSIVE namespaces AS ( \
-         (SELECT checkpoint_ns FROM {s}checkpoints WHERE thread_id = t.thread_id ORDER BY checkpoint_ns LIMIT 1) \
-         UNION ALL \
-         SELECT (SELECT c.checkpoint_ns FROM {s}checkpoints c WHERE c.thread_id = t.thread_id \
-         AND c.checkpoint_ns > n.checkpoint_ns ORDER BY c.checkpoint_ns LIMIT 1) \
-         FROM namespaces n WHERE n.checkpoint_ns IS NOT NULL) \
+         {namespaces} \
          SELECT max((SELECT c.checkpoint_id FROM {s}checkpoints c WHERE c.thread_id = t.thread_id \
          AND c.checkpoint_ns = n.checkpoint_ns ORDER BY c.checkpoint_id DESC LIMIT 1) COLLATE \"C\") AS newest \
-         FROM namespaces n WHERE n.checkpoint_ns IS NOT NULL) n"
+         FROM namespaces n WHERE n.checkpoint_ns IS NOT NULL) n",
+        namespaces = with_namespaces(s, "t.thread_id"),
+    )
+}
+
+/// Jumps from namespace to namespace of a thread in the index; the last row is NULL.
+fn with_namespaces(s: &str, thread: &str) -> String {
+    format!(
+        "WITH RECURSIVE namespaces AS ( \
+         (SELECT checkpoint_ns FROM {s}checkpoints WHERE thread_id = {thread} ORDER BY checkpoint_ns LIMIT 1) \
+         UNION ALL \
+         SELECT (SELECT c.checkpoint_ns FROM {s}checkpoints c WHERE c.thread_id = {thread} \
+         AND c.checkpoint_ns > n.checkpoint_ns ORDER BY c.checkpoint_ns LIMIT 1) \
+         FROM namespaces n WHERE n.checkpoint_ns IS NOT NULL)"
     )
 }
 
@@ -501,15 +509,8 @@ fn newest(s: &str) -> String {
 
 /// The namespaces of a thread in which there is a checkpoint.
 fn namespaces(s: &str) -> String {
-    format!(
-        "WITH RECURSIVE namespaces AS ( \
-         (SELECT checkpoint_ns FROM {s}checkpoints WHERE thread_id = $1 ORDER BY checkpoint_ns LIMIT 1) \
-         UNION ALL \
-         SELECT (SELECT c.checkpoint_ns FROM {s}checkpoints c WHERE c.thread_id = $1 \
-         AND c.checkpoint_ns > n.checkpoint_ns ORDER BY c.checkpoint_ns LIMIT 1) \
-         FROM namespaces n WHERE n.checkpoint_ns IS NOT NULL) \
-         SELECT checkpoint_ns FROM namespaces WHERE checkpoint_ns IS NOT NULL"
-    )
+    let namespaces = with_namespaces(s, "$1");
+    format!("{namespaces} SELECT checkpoint_ns FROM namespaces WHERE checkpoint_ns IS NOT NULL")
 }
 
 /// Keeps of a namespace the checkpoints `$3`, of which the first is the newest, and the writes beyond that one.

@@ -14,7 +14,7 @@ use common_postgres::{Connection, Param, Transaction};
 use indexmap::IndexMap;
 use serde::de::IgnoredAny;
 
-use crate::document::{self, Split, check_name, check_text};
+use crate::document::{self, Split, check_key, check_name, check_text};
 use crate::lock::Lock;
 use crate::row::{self, Blob, Json, at_row};
 use crate::saver::Shared;
@@ -39,12 +39,6 @@ fn check_size(parts: impl IntoIterator<Item = usize>) -> Result<()> {
         .with("bytes", bytes));
     }
     Ok(())
-}
-
-fn check_key(config: &CheckpointConfig) -> Result<()> {
-    check_text("thread_id", config.thread_id())?;
-    check_text("checkpoint_ns", config.checkpoint_ns())?;
-    config.checkpoint_id().map_or(Ok(()), |id| check_text("checkpoint_id", id))
 }
 
 /// A checkpoint as it is stored, checked and sealed already.

@@ -10,10 +10,10 @@ use rustls::CertificateError;
 use tokio_postgres::error::{DbError, Severity};
 
 /// What a caller is told when tables are missing.
-pub const RUN_SETUP: &str = "the database does not have the tables; run setup()";
+const RUN_SETUP: &str = "the database does not have the tables; run setup()";
 
 /// What a caller is told when something cannot be written.
-pub const READ_ONLY: &str = "the server is read-only (a replica, or default_transaction_read_only); \
+const READ_ONLY: &str = "the server is read-only (a replica, or default_transaction_read_only); \
                              name the primary, or add target_session_attrs=read-write";
 
 const PGBOUNCER: &str = "a prepared statement is gone or not ours, as happens behind PgBouncer in transaction mode; \

@@ -8,7 +8,7 @@ mod tls;
 
 pub use config::{PostgresConfig, SslMode};
 pub use database::{Connection, Database, Param, Transaction};
-pub use error::{READ_ONLY, RUN_SETUP, convert, convert_pool, is_stale_statement};
+pub use error::{convert, convert_pool, is_stale_statement};
 pub use migrate::{Migrations, Step};
 pub use {deadpool_postgres, tokio_postgres};
 
