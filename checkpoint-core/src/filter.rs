@@ -1,5 +1,7 @@
 //! Conditions on metadata.
 
+use std::cmp::Ordering;
+
 use crate::serde::Value;
 use crate::{CheckpointMetadata, Str};
 
@@ -76,7 +78,7 @@ fn equal(a: &Value, b: &Value) -> bool {
         (Value::Map(a), Value::Map(b)) => {
             a.len() == b.len() && b.iter().all(|(key, b)| lookup(a, key).is_some_and(|a| equal(a, b)))
         }
-        _ => same_scalar(a, b) || matches!((number(a), number(b)), (Some(a), Some(b)) if a.same(b)),
+        _ => same_scalar(a, b) || matches!((Number::of(a), Number::of(b)), (Some(a), Some(b)) if a.same(b)),
     }
 }
 
@@ -92,12 +94,12 @@ fn contains(stored: &Value, wanted: &Value) -> bool {
         (Value::Bool(_), _) | (_, Value::Bool(_)) => stored == wanted,
         _ => {
             same_scalar(stored, wanted)
-                || matches!((number(stored), number(wanted)), (Some(a), Some(b)) if a.same(b))
+                || matches!((Number::of(stored), Number::of(wanted)), (Some(a), Some(b)) if a.same(b))
         }
     }
 }
 
-fn lookup<'a>(map: &'a [(Value, Value)], key: &Value) -> Option<&'a Value> {
+pub(crate) fn lookup<'a>(map: &'a [(Value, Value)], key: &Value) -> Option<&'a Value> {
     map.iter().rev().find(|(candidate, _)| candidate == key).map(|(_, value)| value)
 }
 
@@ -107,36 +109,53 @@ fn same_scalar(a: &Value, b: &Value) -> bool {
 
 /// A number compared by value across integer and float without losing digits.
 #[derive(Clone, Copy)]
-enum Number {
+pub(crate) enum Number {
     Integer(i128),
     Float(f64),
 }
 
+/// No integer of 64 bits, with or without sign, is as large.
+const BEYOND_INTEGERS: f64 = 1e30;
+
 impl Number {
-    #[expect(
-        clippy::float_cmp,
-        clippy::cast_possible_truncation,
-        reason = "equality of values is what is asked for; the cast is of a whole number below 2^64"
-    )]
+    /// The number that a value is; booleans count as 0 and 1.
+    pub(crate) fn of(value: &Value) -> Option<Self> {
+        match value {
+            Value::Bool(flag) => Some(Self::Integer(i128::from(*flag))),
+            Value::Int(number) => Some(Self::Integer(i128::from(*number))),
+            Value::UInt(number) => Some(Self::Integer(i128::from(*number))),
+            Value::Float(number) => Some(Self::Float(*number)),
+            _ => None,
+        }
+    }
+
     fn same(self, other: Self) -> bool {
+        self.order(other).is_some_and(Ordering::is_eq)
+    }
+
+    /// Compares by value; NaN does not compare.
+    pub(crate) fn order(self, other: Self) -> Option<Ordering> {
         match (self, other) {
-            (Self::Integer(a), Self::Integer(b)) => a == b,
-            (Self::Float(a), Self::Float(b)) => a == b,
-            (Self::Integer(whole), Self::Float(float)) | (Self::Float(float), Self::Integer(whole)) => {
-                float.fract() == 0.0 && float.abs() < 1e30 && float as i128 == whole
+            (Self::Integer(a), Self::Integer(b)) => Some(a.cmp(&b)),
+            (Self::Float(a), Self::Float(b)) => a.partial_cmp(&b),
+            (Self::Integer(whole), Self::Float(float)) => integer_to_float(whole, float),
+            (Self::Float(float), Self::Integer(whole)) => {
+                integer_to_float(whole, float).map(Ordering::reverse)
             }
         }
     }
 }
 
-fn number(value: &Value) -> Option<Number> {
-    match value {
-        Value::Bool(flag) => Some(Number::Integer(i128::from(*flag))),
-        Value::Int(number) => Some(Number::Integer(i128::from(*number))),
-        Value::UInt(number) => Some(Number::Integer(i128::from(*number))),
-        Value::Float(number) => Some(Number::Float(*number)),
-        _ => None,
+fn integer_to_float(whole: i128, float: f64) -> Option<Ordering> {
+    if float.is_nan() {
+        return None;
     }
+    if float.abs() >= BEYOND_INTEGERS {
+        return 0.0.partial_cmp(&float);
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "what is cut off is looked at next")]
+    let floor = float.floor() as i128;
+    Some(whole.cmp(&floor).then_with(|| if float.fract() == 0.0 { Ordering::Equal } else { Ordering::Less }))
 }
 
 #[cfg(test)]

@@ -51,6 +51,7 @@ mod metadata;
 pub mod python;
 mod saver;
 pub mod serde;
+pub mod store;
 mod thread;
 pub mod version;
 

@@ -1,0 +1,272 @@
+//! The calls that users make on a store.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde::ser::Serialize;
+
+use super::{
+    BaseStore, GetOp, Item, ItemFilter, ItemIndex, JsonObject, ListNamespacesOp, MatchCondition, Namespace,
+    Op, OpResult, PutOp, SearchItem, SearchOp, Ttl,
+};
+use crate::{Error, ErrorKind, Result, Str};
+
+/// Conveniences on every store. Do not implement it yourself.
+///
+/// Each call is made ready by its methods, and runs when it is awaited. Its errors are those of [`BaseStore::batch`].
+pub trait StoreExt: BaseStore {
+    /// Reads an item.
+    fn get(&self, namespace: impl Into<Namespace>, key: impl Into<Str>) -> Get<'_, Self> {
+        Get { store: self, op: GetOp::new(namespace, key) }
+    }
+
+    /// Stores an item: anything that is an object in JSON. What was under its key is replaced.
+    fn put(
+        &self,
+        namespace: impl Into<Namespace>,
+        key: impl Into<Str>,
+        value: impl Serialize,
+    ) -> Put<'_, Self> {
+        let op = JsonObject::new(&value).map(|value| PutOp::new(namespace, key, value));
+        Put { store: self, op }
+    }
+
+    /// Deletes an item, if it is there.
+    fn delete(&self, namespace: impl Into<Namespace>, key: impl Into<Str>) -> Delete<'_, Self> {
+        Delete { store: self, op: PutOp::delete(namespace, key) }
+    }
+
+    /// Finds items in a namespace and all below it.
+    fn search(&self, namespace_prefix: impl Into<Namespace>) -> Search<'_, Self> {
+        Search { store: self, op: SearchOp::new(namespace_prefix) }
+    }
+
+    /// Lists the namespaces that have items.
+    fn list_namespaces(&self) -> ListNamespaces<'_, Self> {
+        ListNamespaces { store: self, op: ListNamespacesOp::new() }
+    }
+}
+
+impl<S: BaseStore + ?Sized> StoreExt for S {}
+
+/// Runs one operation.
+async fn run<S: BaseStore + ?Sized>(store: &S, op: Op) -> Result<OpResult> {
+    let mut results = store.batch(vec![op]).await?;
+    match (results.pop(), results.is_empty()) {
+        (Some(result), true) => Ok(result),
+        _ => Err(mismatch(store)),
+    }
+}
+
+/// The error of a store that breaks the contract of [`BaseStore::batch`].
+fn mismatch<S: BaseStore + ?Sized>(store: &S) -> Error {
+    Error::new(ErrorKind::Backend, "the store answered with another result than the operation has")
+        .at(store.backend(), "batch")
+}
+
+/// A read of one item, made by [`StoreExt::get`].
+#[derive(Debug)]
+#[must_use = "it does nothing until it is awaited"]
+pub struct Get<'a, S: ?Sized> {
+    store: &'a S,
+    op: GetOp,
+}
+
+impl<S: ?Sized> Get<'_, S> {
+    /// Says whether the item's time to live begins anew; as the store's configuration says, unless set.
+    pub fn refresh_ttl(mut self, refresh: bool) -> Self {
+        self.op.refresh_ttl = Some(refresh);
+        self
+    }
+}
+
+impl<'a, S: BaseStore + ?Sized> IntoFuture for Get<'a, S> {
+    type Output = Result<Option<Item>>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            match run(self.store, Op::Get(self.op)).await? {
+                OpResult::Item(item) => Ok(item),
+                _ => Err(mismatch(self.store)),
+            }
+        })
+    }
+}
+
+/// A write of one item, made by [`StoreExt::put`].
+#[derive(Debug)]
+#[must_use = "it does nothing until it is awaited"]
+pub struct Put<'a, S: ?Sized> {
+    store: &'a S,
+    op: Result<PutOp>,
+}
+
+impl<S: ?Sized> Put<'_, S> {
+    fn with(mut self, set: impl FnOnce(&mut PutOp)) -> Self {
+        if let Ok(op) = &mut self.op {
+            set(op);
+        }
+        self
+    }
+
+    /// Names the paths of the texts by which queries find the item, in the place of the store's own (see
+    /// [`IndexConfig::fields`](super::IndexConfig::fields)).
+    pub fn index<P: Into<Str>>(self, fields: impl IntoIterator<Item = P>) -> Self {
+        let fields = fields.into_iter().map(Into::into).collect();
+        self.with(|op| op.index = ItemIndex::Fields(fields))
+    }
+
+    /// Has no query find the item.
+    pub fn no_index(self) -> Self {
+        self.with(|op| op.index = ItemIndex::Off)
+    }
+
+    /// Sets how long the item lives, in the place of the store's default.
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.with(|op| op.ttl = ttl.into())
+    }
+
+    /// Lets the item live for ever, whatever the store's default is.
+    pub fn no_ttl(self) -> Self {
+        self.with(|op| op.ttl = Ttl::Never)
+    }
+}
+
+impl<'a, S: BaseStore + ?Sized> IntoFuture for Put<'a, S> {
+    type Output = Result<()>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let op = self.op.map_err(|error| error.at(self.store.backend(), "put"))?;
+            run(self.store, Op::Put(op)).await.map(|_| ())
+        })
+    }
+}
+
+/// A deletion of one item, made by [`StoreExt::delete`].
+#[derive(Debug)]
+#[must_use = "it does nothing until it is awaited"]
+pub struct Delete<'a, S: ?Sized> {
+    store: &'a S,
+    op: PutOp,
+}
+
+impl<'a, S: BaseStore + ?Sized> IntoFuture for Delete<'a, S> {
+    type Output = Result<()>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { run(self.store, Op::Put(self.op)).await.map(|_| ()) })
+    }
+}
+
+/// A search, made by [`StoreExt::search`]. It finds at most ten items unless it says otherwise.
+#[derive(Debug)]
+#[must_use = "it does nothing until it is awaited"]
+pub struct Search<'a, S: ?Sized> {
+    store: &'a S,
+    op: SearchOp,
+}
+
+impl<S: ?Sized> Search<'_, S> {
+    /// Says what the items' values must be like.
+    pub fn filter(mut self, filter: ItemFilter) -> Self {
+        self.op.filter = filter;
+        self
+    }
+
+    /// Says what the items should be near to in meaning; the nearest come first.
+    pub fn query(mut self, query: impl Into<Str>) -> Self {
+        self.op.query = Some(query.into());
+        self
+    }
+
+    /// Sets how many items are found at most.
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.op.limit = limit;
+        self
+    }
+
+    /// Leaves out so many of the first.
+    pub fn offset(mut self, offset: usize) -> Self {
+        self.op.offset = offset;
+        self
+    }
+
+    /// Says whether the times to live of what is found begin anew; as the store's configuration says, unless set.
+    pub fn refresh_ttl(mut self, refresh: bool) -> Self {
+        self.op.refresh_ttl = Some(refresh);
+        self
+    }
+}
+
+impl<'a, S: BaseStore + ?Sized> IntoFuture for Search<'a, S> {
+    type Output = Result<Vec<SearchItem>>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            match run(self.store, Op::Search(self.op)).await? {
+                OpResult::Items(items) => Ok(items),
+                _ => Err(mismatch(self.store)),
+            }
+        })
+    }
+}
+
+/// A listing of namespaces, made by [`StoreExt::list_namespaces`]. It has at most a hundred unless it says otherwise.
+#[derive(Debug)]
+#[must_use = "it does nothing until it is awaited"]
+pub struct ListNamespaces<'a, S: ?Sized> {
+    store: &'a S,
+    op: ListNamespacesOp,
+}
+
+impl<S: ?Sized> ListNamespaces<'_, S> {
+    /// Lists those that begin with these labels, of which `*` stands for any one.
+    pub fn prefix(mut self, pattern: impl Into<Namespace>) -> Self {
+        self.op.match_conditions.push(MatchCondition::Prefix(pattern.into()));
+        self
+    }
+
+    /// Lists those that end with these labels, of which `*` stands for any one.
+    pub fn suffix(mut self, pattern: impl Into<Namespace>) -> Self {
+        self.op.match_conditions.push(MatchCondition::Suffix(pattern.into()));
+        self
+    }
+
+    /// Cuts namespaces to so many labels, and lists each once that is left.
+    pub fn max_depth(mut self, max_depth: usize) -> Self {
+        self.op.max_depth = Some(max_depth);
+        self
+    }
+
+    /// Sets how many are listed at most.
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.op.limit = limit;
+        self
+    }
+
+    /// Leaves out so many of the first.
+    pub fn offset(mut self, offset: usize) -> Self {
+        self.op.offset = offset;
+        self
+    }
+}
+
+impl<'a, S: BaseStore + ?Sized> IntoFuture for ListNamespaces<'a, S> {
+    type Output = Result<Vec<Namespace>>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            match run(self.store, Op::ListNamespaces(self.op)).await? {
+                OpResult::Namespaces(namespaces) => Ok(namespaces),
+                _ => Err(mismatch(self.store)),
+            }
+        })
+    }
+}

@@ -1,0 +1,284 @@
+//! What makes a store search by meaning.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::path::Path;
+use super::{JsonObject, PutOp};
+use crate::{Error, ErrorKind, Result, Str};
+
+/// The path of the whole value.
+const WHOLE: &str = "$";
+
+/// Turns texts into vectors whose nearness is nearness of meaning. The names are LangChain's.
+#[async_trait]
+pub trait Embeddings: fmt::Debug + Send + Sync + 'static {
+    /// Makes one vector of each text, in their order.
+    ///
+    /// # Errors
+    /// Whatever keeps it from doing so; the store's call fails with it, and stores nothing.
+    ///
+    /// # Cancellation
+    /// May be dropped at any time.
+    async fn embed_documents(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>>;
+
+    /// Makes the vector of a query. Models that treat queries as they treat documents need not implement it.
+    ///
+    /// # Errors
+    /// As [`embed_documents`](Self::embed_documents).
+    ///
+    /// # Cancellation
+    /// May be dropped at any time.
+    async fn embed_query(&self, text: &str) -> Result<Vec<f32>> {
+        let mut vectors = self.embed_documents(&[text]).await?;
+        match (vectors.pop(), vectors.is_empty()) {
+            (Some(vector), true) => Ok(vector),
+            _ => Err(wrong_count()),
+        }
+    }
+}
+
+fn wrong_count() -> Error {
+    Error::new(ErrorKind::Backend, "the embeddings returned another number of vectors than there were texts")
+}
+
+/// How the nearness of two vectors is measured. Every score is the higher the nearer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Distance {
+    /// By the angle between them: the score is its cosine, from -1 to 1.
+    #[default]
+    Cosine,
+    /// By the straight line between their ends: the score is minus its length.
+    L2,
+    /// By the inner product, which is the score.
+    InnerProduct,
+}
+
+impl Distance {
+    /// The score of two vectors of the same length, exact but for rounding. A vector of zeros has no angle: its cosine
+    /// is NaN.
+    pub fn score(self, a: &[f32], b: &[f32]) -> f64 {
+        let dot = |a: &[f32], b: &[f32]| -> f64 {
+            a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+        };
+        match self {
+            Self::Cosine => dot(a, b) / (dot(a, a) * dot(b, b)).sqrt(),
+            Self::L2 => {
+                let squares = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2));
+                -squares.sum::<f64>().sqrt()
+            }
+            Self::InnerProduct => dot(a, b),
+        }
+    }
+}
+
+/// Which parts of an item are found by queries.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ItemIndex {
+    /// Those that the store's [`IndexConfig`] names.
+    #[default]
+    Default,
+    /// None: queries do not find the item.
+    Off,
+    /// Those at these paths, which are written as in [`IndexConfig::fields`].
+    Fields(Vec<Str>),
+}
+
+impl ItemIndex {
+    pub(super) fn check(&self) -> Result<()> {
+        match self {
+            Self::Fields(paths) => paths.iter().try_for_each(|path| check_path(path)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_path(path: &str) -> Result<()> {
+    if path.contains('\0') {
+        return Err(Error::invalid_argument("a path of the index has no U+0000 in it"));
+    }
+    Ok(())
+}
+
+/// One text of an item, to be found by queries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Text {
+    /// What its vector is called among the item's: the path, and `.0`, `.1` and so on where the path has several.
+    pub field_name: String,
+    /// The text.
+    pub text: String,
+}
+
+/// What a store needs to search by meaning: embeddings, the length of their vectors, and which texts to embed.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct IndexConfig {
+    /// How long the vectors are.
+    pub dims: usize,
+    /// What makes them.
+    pub embeddings: Arc<dyn Embeddings>,
+    /// The paths of the texts.
+    pub fields: Vec<Str>,
+    /// How near two vectors are.
+    pub distance: Distance,
+}
+
+impl IndexConfig {
+    /// The most dimensions that are taken: as many as PostgreSQL's `vector` can have.
+    pub const MOST_DIMS: usize = 16_000;
+
+    /// Embeds the whole value of each item as JSON text, and measures by [`Distance::Cosine`].
+    pub fn new(dims: usize, embeddings: impl Embeddings) -> Self {
+        Self {
+            dims,
+            embeddings: Arc::new(embeddings),
+            fields: vec![WHOLE.into()],
+            distance: Distance::default(),
+        }
+    }
+
+    /// Names the paths of the texts to embed, in the place of the whole value.
+    ///
+    /// | path | what it stands for |
+    /// |---|---|
+    /// | `text` | the entry of that key |
+    /// | `meta.title` | the entry of an entry |
+    /// | `tags[0]`, `tags[-1]` | the first item of a list, the last one |
+    /// | `tags[*]`, `parts[*].text` | every item, each as a text of its own |
+    /// | `meta.*` | every entry or item |
+    /// | `{title,meta.author}` | several entries, each as a text of its own |
+    /// | `$` | the whole value |
+    ///
+    /// What is text there is embedded as it is; numbers and booleans as Python writes them, objects and lists as JSON
+    /// with sorted keys. What is null or not there has no vector. The syntax is LangGraph's.
+    #[must_use]
+    pub fn fields<P: Into<Str>>(mut self, fields: impl IntoIterator<Item = P>) -> Self {
+        self.fields = fields.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Chooses how nearness is measured.
+    #[must_use]
+    pub fn distance(mut self, distance: Distance) -> Self {
+        self.distance = distance;
+        self
+    }
+
+    /// Refuses what no store can use.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for no dimensions or more than 16,000, and for no fields.
+    pub fn check(&self) -> Result<()> {
+        if self.dims == 0 || self.dims > Self::MOST_DIMS {
+            return Err(Error::invalid_config("an index has 1 to 16,000 dimensions").with("dims", self.dims));
+        }
+        if self.fields.is_empty() {
+            return Err(Error::invalid_config(
+                "an index has at least one field; without any it finds nothing",
+            ));
+        }
+        self.fields.iter().try_for_each(|path| check_path(path)).map_err(|error| {
+            Error::invalid_config("a path of the index has no U+0000 in it").with_source(error)
+        })
+    }
+
+    /// The texts of a value that are to be embedded. Where two of them would have the same name, the last one counts.
+    ///
+    /// # Errors
+    /// [`Codec`](crate::ErrorKind::Codec) for damaged JSON.
+    pub fn texts(&self, value: &JsonObject, index: &ItemIndex) -> Result<Vec<Text>> {
+        let paths = match index {
+            ItemIndex::Default => &self.fields,
+            ItemIndex::Off => return Ok(Vec::new()),
+            ItemIndex::Fields(paths) => paths,
+        };
+        let value = value.to_value()?;
+        let mut texts: Vec<Text> = Vec::new();
+        for path in paths {
+            let found = Path::parse(path).texts(&value)?;
+            let several = found.len() > 1;
+            for (at, text) in found.into_iter().enumerate() {
+                let field_name = if several { format!("{path}.{at}") } else { path.to_string() };
+                texts.retain(|earlier| earlier.field_name != field_name);
+                texts.push(Text { field_name, text });
+            }
+        }
+        Ok(texts)
+    }
+
+    /// Embeds the texts of the items that are to be stored: for each put its vectors by name. A text that several of
+    /// them have is embedded once. Where there is nothing to embed, the embeddings are not asked.
+    ///
+    /// # Errors
+    /// What the embeddings say, and as [`embed_query`](Self::embed_query) for vectors that do not fit.
+    ///
+    /// # Cancellation
+    /// May be dropped at any time.
+    pub async fn embed_puts(&self, puts: &[PutOp]) -> Result<Vec<Vec<(String, Arc<[f32]>)>>> {
+        let mut texts = Vec::with_capacity(puts.len());
+        for put in puts {
+            texts.push(match &put.value {
+                Some(value) => self.texts(value, &put.index)?,
+                None => Vec::new(),
+            });
+        }
+        let mut places: HashMap<&str, usize> = HashMap::new();
+        let mut distinct: Vec<&str> = Vec::new();
+        for text in texts.iter().flatten() {
+            places.entry(&text.text).or_insert_with(|| {
+                distinct.push(&text.text);
+                distinct.len() - 1
+            });
+        }
+        if distinct.is_empty() {
+            return Ok(puts.iter().map(|_| Vec::new()).collect());
+        }
+        let vectors = self.embeddings.embed_documents(&distinct).await?;
+        if vectors.len() != distinct.len() {
+            return Err(wrong_count().with("texts", distinct.len()).with("vectors", vectors.len()));
+        }
+        let vectors = vectors.into_iter().map(|vector| self.checked(vector)).collect::<Result<Vec<_>>>()?;
+        let vector = |text: &Text| {
+            let vector =
+                places.get(&*text.text).and_then(|place| vectors.get(*place)).ok_or_else(wrong_count)?;
+            Ok((text.field_name.clone(), Arc::clone(vector)))
+        };
+        texts.iter().map(|texts| texts.iter().map(vector).collect()).collect()
+    }
+
+    /// Embeds a query.
+    ///
+    /// # Errors
+    /// What the embeddings say; [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a vector of another length than
+    /// the index has, and [`Backend`](crate::ErrorKind::Backend) for one with a NaN or an infinity in it.
+    ///
+    /// # Cancellation
+    /// May be dropped at any time.
+    pub async fn embed_query(&self, query: &str) -> Result<Arc<[f32]>> {
+        self.checked(self.embeddings.embed_query(query).await?)
+    }
+
+    fn checked(&self, vector: Vec<f32>) -> Result<Arc<[f32]>> {
+        if vector.len() != self.dims {
+            return Err(Error::invalid_config(
+                "the embeddings make vectors of another length than the index has; set dims to the model's",
+            )
+            .with("dims", self.dims)
+            .with("vector", vector.len()));
+        }
+        if vector.iter().all(|number| number.is_finite()) {
+            Ok(vector.into())
+        } else {
+            Err(Error::new(
+                ErrorKind::Backend,
+                "the embeddings returned a vector with a NaN or an infinity in it",
+            ))
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Items and their values.
+
+use std::fmt;
+
+use chrono::{DateTime, Utc};
+use serde::de::DeserializeOwned;
+use serde::ser::{Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::Namespace;
+use crate::serde::{Value, json, to_msgpack};
+use crate::{Error, Result, Str};
+
+/// The value of an item: the text of a JSON object.
+///
+/// A store moves the text as it is, so that nothing in it is lost that Rust has no type for, and the caller decodes it
+/// straight into a type of its own. A database may change the order of keys and the spelling of numbers.
+#[derive(Clone)]
+pub struct JsonObject(Str);
+
+impl JsonObject {
+    /// Encodes a struct or a map.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for what is no object in JSON, or holds what JSON cannot
+    /// (NaN, an infinity, a map with keys that are not text).
+    pub fn new(value: &(impl Serialize + ?Sized)) -> Result<Self> {
+        let text = serde_json::to_string(value)
+            .map_err(|error| Error::invalid_argument("the item's value is no JSON").with_source(error))?;
+        // The encoder writes a NaN as null.
+        if text.contains("null") && has_nan(&Value::from_msgpack(&to_msgpack(value)?)?) {
+            return Err(Error::invalid_argument(
+                "the item's value has a NaN or an infinity in it; JSON has none",
+            ));
+        }
+        Self::object(text.into())
+    }
+
+    /// Takes JSON text.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for what is no JSON object.
+    pub fn from_text(text: impl Into<Str>) -> Result<Self> {
+        let text = text.into();
+        serde_json::from_str::<serde_json::Value>(&text)
+            .map_err(|error| Error::invalid_argument("the item's value is no JSON").with_source(error))?;
+        Self::object(text)
+    }
+
+    /// Takes text that a database has checked.
+    ///
+    /// # Errors
+    /// [`Codec`](crate::ErrorKind::Codec) for what is no object.
+    pub fn from_stored(text: impl Into<Str>) -> Result<Self> {
+        Self::object(text.into()).map_err(|_| Error::codec("the stored value is no JSON object"))
+    }
+
+    fn object(text: Str) -> Result<Self> {
+        // What is valid JSON is an object if it begins like one.
+        if text.trim_start().starts_with('{') {
+            Ok(Self(text))
+        } else {
+            Err(Error::invalid_argument("an item's value is a JSON object: a struct or a map, nothing else"))
+        }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Decodes it into any type, also into a `serde_json::Value`.
+    ///
+    /// # Errors
+    /// [`Codec`](crate::ErrorKind::Codec) when the type does not fit.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
+        serde_json::from_str(&self.0)
+            .map_err(|error| Error::codec("the item's value does not fit the type").with_source(error))
+    }
+
+    /// Decodes it into the dynamic value that filters and index fields look into. Keys keep their order; integers
+    /// beyond 64 bits become doubles.
+    ///
+    /// # Errors
+    /// [`Codec`](crate::ErrorKind::Codec) for damaged text.
+    pub fn to_value(&self) -> Result<Value> {
+        json::parse(self.0.as_bytes())
+    }
+}
+
+impl fmt::Debug for JsonObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// As the object that it is.
+impl Serialize for JsonObject {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let raw: &RawValue = serde_json::from_str(&self.0).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+fn has_nan(value: &Value) -> bool {
+    match value {
+        Value::Float(number) => !number.is_finite(),
+        Value::Array(items) => items.iter().any(has_nan),
+        Value::Map(entries) => entries.iter().any(|(_, value)| has_nan(value)),
+        _ => false,
+    }
+}
+
+/// What a store keeps under a namespace and a key.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Item {
+    /// Where it is.
+    pub namespace: Namespace,
+    /// Its key in the namespace.
+    pub key: Str,
+    /// Its value.
+    pub value: JsonObject,
+    /// When the key was first put; a later put does not change it.
+    pub created_at: DateTime<Utc>,
+    /// When the key was last put.
+    pub updated_at: DateTime<Utc>,
+}
+
+impl Item {
+    /// Puts an item together, for stores.
+    pub fn new(
+        namespace: impl Into<Namespace>,
+        key: impl Into<Str>,
+        value: JsonObject,
+        created_at: DateTime<Utc>,
+        updated_at: DateTime<Utc>,
+    ) -> Self {
+        Self { namespace: namespace.into(), key: key.into(), value, created_at, updated_at }
+    }
+}
+
+/// An item that a search found.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SearchItem {
+    /// The item.
+    pub item: Item,
+    /// How near it is to the query, by the index's [`Distance`](super::Distance): the higher the nearer. None without a
+    /// query.
+    pub score: Option<f64>,
+}
+
+impl SearchItem {
+    /// Puts a found item together, for stores.
+    pub fn new(item: Item, score: Option<f64>) -> Self {
+        Self { item, score }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_value_is_an_object_without_nan() {
+        #[derive(serde::Serialize)]
+        struct Reading {
+            level: f64,
+            note: Option<&'static str>,
+        }
+        assert_eq!(
+            JsonObject::new(&Reading { level: 1.5, note: None }).unwrap().as_str(),
+            r#"{"level":1.5,"note":null}"#
+        );
+        for refused in [
+            JsonObject::new(&Reading { level: f64::NAN, note: None }),
+            JsonObject::new(&json!([1])),
+            JsonObject::new(&json!("text")),
+        ] {
+            assert_eq!(refused.unwrap_err().kind(), crate::ErrorKind::InvalidArgument);
+        }
+        assert!(JsonObject::from_text("{\"a\": 1").is_err());
+        assert!(JsonObject::from_text("[]").is_err());
+        let big = JsonObject::from_text("{\"n\": 123456789012345678901234567890}").unwrap();
+        assert_eq!(big.as_str(), "{\"n\": 123456789012345678901234567890}");
+        assert_eq!(JsonObject::new(&big).unwrap().as_str(), big.as_str(), "put again as it is");
+    }
+}

@@ -1,0 +1,158 @@
+//! Long-term memory: items under namespaces, shared by all threads, found by key, by filter and by meaning.
+//!
+//! * [`BaseStore`] is the trait that a backend implements; its one operation is [`batch`](BaseStore::batch).
+//!   [`StoreExt`] has `get`, `put`, `delete`, `search` and `list_namespaces` on top of it.
+//! * [`InMemoryStore`](crate::InMemoryStore) keeps everything in the process; it is the model for all others.
+//! * [`BatchedStore`] joins the calls of concurrent tasks into one batch.
+//! * [`IndexConfig`] and [`Embeddings`] make a store search by meaning; [`TtlConfig`] lets items expire.
+//!
+//! ```
+//! use checkpoint_core::store::{ItemFilter, StoreExt};
+//! use checkpoint_core::InMemoryStore;
+//! use serde_json::json;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> checkpoint_core::Result<()> {
+//! let store = InMemoryStore::new();
+//! store.put(["users", "ann"], "prefs", json!({"theme": "dark", "visits": 12})).await?;
+//!
+//! let item = store.get(["users", "ann"], "prefs").await?.unwrap();
+//! assert_eq!(item.value.decode::<serde_json::Value>()?["theme"], "dark");
+//!
+//! let often = store.search(["users"]).filter(ItemFilter::new().gt("visits", 9)).await?;
+//! assert_eq!(often[0].item.key.as_ref(), "prefs");
+//! # Ok(())
+//! # }
+//! ```
+
+// mod batched;
+mod ext;
+mod filter;
+mod index;
+mod item;
+mod namespace;
+// mod ngram;
+mod op;
+mod path;
+mod ttl;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::{Error, Result};
+
+// pub use batched::BatchedStore;
+pub use ext::{Delete, Get, ListNamespaces, Put, Search, StoreExt};
+pub use filter::{Comparison, Condition, ItemFilter};
+pub use index::{Distance, Embeddings, IndexConfig, ItemIndex, Text};
+pub use item::{Item, JsonObject, SearchItem};
+pub use namespace::{MatchCondition, Namespace};
+// pub use ngram::NgramEmbeddings;
+pub use op::{GetOp, ListNamespacesOp, Op, OpResult, Ops, PutOp, SearchOp};
+pub use ttl::{Ttl, TtlConfig};
+
+/// What a store can do beyond what every store can. The conformance suite holds it to this, both ways.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreCapabilities {
+    /// Searches may have a query: the store has an [`IndexConfig`]. Without it they answer
+    /// [`Unsupported`](crate::ErrorKind::Unsupported).
+    pub semantic_search: bool,
+    /// Items outlive the process.
+    pub durable: bool,
+}
+
+impl StoreCapabilities {
+    /// A store on a durable medium, with or without an index for queries.
+    pub const fn durable(semantic_search: bool) -> Self {
+        Self { semantic_search, durable: true }
+    }
+
+    /// A store that ends with the process, with or without an index for queries.
+    pub const fn volatile(semantic_search: bool) -> Self {
+        Self { semantic_search, durable: false }
+    }
+}
+
+/// Keeps items under namespaces. Backends implement it; [`StoreExt`] has the calls that users make.
+///
+/// An item that has expired is there for nobody, even before [`sweep_ttl`](Self::sweep_ttl) has removed it.
+#[async_trait]
+pub trait BaseStore: Debug + Send + Sync + 'static {
+    /// The backend's name, such as `postgres`: used in errors and spans.
+    fn backend(&self) -> &'static str;
+
+    /// What this store can do.
+    fn capabilities(&self) -> StoreCapabilities;
+
+    /// Creates or upgrades the tables. Safe to repeat, and to run from many processes at once.
+    ///
+    /// # Errors
+    /// [`Schema`](crate::ErrorKind::Schema) when the tables are newer than this program, `Timeout` when another
+    /// process holds the lock for too long, and what the database says.
+    ///
+    /// # Cancellation
+    /// A dropped call leaves the tables as they were or complete.
+    async fn setup(&self) -> Result<()>;
+
+    /// Runs operations, and returns one result for each, in their order.
+    ///
+    /// The reads run first, so that they see the store as it was before the batch. Then all puts take effect at once
+    /// or none does; of several puts to one key the last one counts. Every operation is checked before any is run.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an operation that cannot be run (see [`Op::check`]) or a value that the database cannot
+    /// hold, `Unsupported` for a query where there is no index, what the embeddings say, and what the database says.
+    /// No put has taken effect then, unless the connection broke before the database could confirm it.
+    ///
+    /// # Cancellation
+    /// A dropped batch has stored all of its puts or none.
+    async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>>;
+
+    /// Removes the items that have expired, and returns how many they were.
+    ///
+    /// # Errors
+    /// What the database says.
+    ///
+    /// # Cancellation
+    /// A dropped call removed some of them.
+    async fn sweep_ttl(&self) -> Result<u64>;
+}
+
+macro_rules! forward {
+    ($wrapper:ident) => {
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<T: BaseStore + ?Sized> BaseStore for $wrapper<T> {
+            fn backend(&self) -> &'static str {
+                (**self).backend()
+            }
+            fn capabilities(&self) -> StoreCapabilities {
+                (**self).capabilities()
+            }
+            async fn setup(&self) -> Result<()> {
+                (**self).setup().await
+            }
+            async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
+                (**self).batch(ops).await
+            }
+            async fn sweep_ttl(&self) -> Result<u64> {
+                (**self).sweep_ttl().await
+            }
+        }
+    };
+}
+
+forward!(Arc);
+forward!(Box);
+
+/// The error of a search with a query where there is no index.
+pub(crate) fn no_index(backend: &'static str) -> Error {
+    Error::new(
+        crate::ErrorKind::Unsupported,
+        "a search with a query needs an index; give the store an IndexConfig, or search by filter",
+    )
+    .at(backend, "search")
+}
