@@ -10,10 +10,10 @@ use checkpoint_core::{
 };
 use common_postgres::tokio_postgres::Row;
 use common_postgres::tokio_postgres::types::{ToSql, Type};
-use common_postgres::{Connection, Param};
+use common_postgres::{Connection, Json, Param, column, text};
 
 use crate::document;
-use crate::row::{self, Json, Opener, WriteColumns, at_row};
+use crate::row::{self, Opener, WriteColumns, at_row};
 use crate::saver::Shared;
 use crate::sql::{self, Page, column, kind};
 
@@ -50,12 +50,12 @@ type Send = (Str, Str, i32, TypedBytes);
 
 impl Found {
     fn read(row: &Row, opener: Opener<'_>) -> Result<Self> {
-        let thread_id = row::text(row, column::THREAD_ID)?;
-        let checkpoint_ns = row::text(row, column::CHECKPOINT_NS)?;
-        let checkpoint_id = row::text(row, column::A)?;
+        let thread_id = text(row, column::THREAD_ID)?;
+        let checkpoint_ns = text(row, column::CHECKPOINT_NS)?;
+        let checkpoint_id = text(row, column::A)?;
         let read = || {
             let parent_checkpoint_id = row::optional_text(row, column::B)?;
-            let document: Json<'_> = row::column(row, column::CHECKPOINT)?;
+            let document: Json<'_> = column(row, column::CHECKPOINT)?;
             let mut checkpoint = document::decode(document.0.as_bytes())?;
             document::open_fields(&mut checkpoint, (&thread_id, &checkpoint_ns, &checkpoint_id), opener)?;
             Ok((parent_checkpoint_id, checkpoint, row::metadata(row, column::METADATA)?))
@@ -87,8 +87,8 @@ impl Found {
 
     fn add_send(&mut self, row: &Row, opener: Opener<'_>) -> Result<()> {
         let read = || {
-            let (task_id, task_path) = (row::text(row, column::A)?, row::text(row, column::B)?);
-            let idx = row::column(row, column::IDX)?;
+            let (task_id, task_path) = (text(row, column::A)?, text(row, column::B)?);
+            let idx = column(row, column::IDX)?;
             let typed = row::typed(row, column::TYPE, column::BLOB)?;
             let place = Place::Write {
                 thread_id: &self.thread_id,
@@ -160,7 +160,7 @@ fn tuples(rows: &[Row], opener: Opener<'_>) -> Result<ReadPage> {
     let mut bytes = 0;
     for row in rows {
         bytes += row.raw_size_bytes();
-        match row::column::<i16>(row, column::KIND)? {
+        match column::<i16>(row, column::KIND)? {
             kind::CHECKPOINT => found.push(Found::read(row, opener)?),
             kind::BLOB => {
                 let typed = row::typed(row, column::TYPE, column::BLOB)?;
@@ -168,10 +168,10 @@ fn tuples(rows: &[Row], opener: Opener<'_>) -> Result<ReadPage> {
                     continue;
                 }
                 let key: BlobKey = (
-                    row::text(row, column::THREAD_ID)?,
-                    row::text(row, column::CHECKPOINT_NS)?,
-                    row::text(row, column::A)?,
-                    row::column(row, column::B)?,
+                    text(row, column::THREAD_ID)?,
+                    text(row, column::CHECKPOINT_NS)?,
+                    text(row, column::A)?,
+                    column(row, column::B)?,
                 );
                 let (thread_id, checkpoint_ns, channel, version) = (&*key.0, &*key.1, &*key.2, &*key.3);
                 let place = Place::Blob { thread_id, checkpoint_ns, channel, version };
@@ -185,7 +185,7 @@ fn tuples(rows: &[Row], opener: Opener<'_>) -> Result<ReadPage> {
                 blobs.insert(key, value);
             }
             what => {
-                let at = usize::try_from(row::column::<i32>(row, column::ROW)?).unwrap_or_default();
+                let at = usize::try_from(column::<i32>(row, column::ROW)?).unwrap_or_default();
                 let Some(found) = at.checked_sub(1).and_then(|at| found.get_mut(at)) else { continue };
                 if what == kind::WRITE {
                     found.add_write(row, opener)?;
@@ -391,21 +391,21 @@ fn ancestors(
 ) -> Result<Vec<Ancestor>> {
     let mut found: BTreeMap<i32, Ancestor> = BTreeMap::new();
     for row in rows {
-        let ancestor = found.entry(row::column(row, 1)?).or_default();
-        match row::column::<i16>(row, 0)? {
+        let ancestor = found.entry(column(row, 1)?).or_default();
+        match column::<i16>(row, 0)? {
             0 => {
-                ancestor.checkpoint_id = row::text(row, 2)?;
+                ancestor.checkpoint_id = text(row, 2)?;
                 ancestor.parent_checkpoint_id = row::optional_text(row, 3)?;
             }
             1 => {
-                let channel = row::text(row, 2)?;
-                let value = match row::column::<Option<&str>>(row, 6)? {
+                let channel = text(row, 2)?;
+                let value = match column::<Option<&str>>(row, 6)? {
                     Some(_) => {
-                        let version: &str = row::column(row, 3)?;
+                        let version: &str = column(row, 3)?;
                         let place = Place::Blob { thread_id, checkpoint_ns, channel: &channel, version };
                         opener.open(row::typed(row, 6, 7)?, &place)
                     }
-                    None => document::scalar(row::column::<Json<'_>>(row, 8)?.0),
+                    None => document::scalar(column::<Json<'_>>(row, 8)?.0),
                 };
                 let value = value
                     .map_err(|error| at_row(error, thread_id, checkpoint_ns, &ancestor.checkpoint_id))?;

@@ -8,45 +8,18 @@ use checkpoint_core::cipher::{self, Place};
 use checkpoint_core::{
     ChannelValue, CheckpointMetadata, Cipher, Error, ErrorKind, PendingWrite, Result, Str, TypedBytes,
 };
-use common_postgres::convert;
 use common_postgres::tokio_postgres::Row;
-use common_postgres::tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
-
-/// The version of the binary form of `jsonb`, which stands before the text.
-const JSONB_VERSION: u8 = 1;
-
-/// JSON text as a parameter or a column of type `jsonb`.
-pub(crate) struct Json<'a>(pub(crate) &'a str);
+use common_postgres::tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+use common_postgres::{Json, column};
 
 /// Bytes as a parameter of type `bytea`.
 pub(crate) struct Blob<'a>(pub(crate) &'a [u8]);
 
 // The driver logs parameters: none of a user's values may be among them.
-impl fmt::Debug for Json<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Json({} bytes)", self.0.len())
-    }
-}
-
 impl fmt::Debug for Blob<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Blob({} bytes)", self.0.len())
     }
-}
-
-impl ToSql for Json<'_> {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
-        out.reserve(self.0.len() + 1);
-        out.put_u8(JSONB_VERSION);
-        out.put_slice(self.0.as_bytes());
-        Ok(IsNull::No)
-    }
-
-    fn accepts(of_type: &Type) -> bool {
-        *of_type == Type::JSONB
-    }
-
-    to_sql_checked!();
 }
 
 impl ToSql for Blob<'_> {
@@ -60,29 +33,6 @@ impl ToSql for Blob<'_> {
     }
 
     to_sql_checked!();
-}
-
-impl<'a> FromSql<'a> for Json<'a> {
-    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn StdError + Sync + Send>> {
-        match raw {
-            [JSONB_VERSION, text @ ..] => Ok(Self(std::str::from_utf8(text)?)),
-            _ => Err("an unknown form of jsonb".into()),
-        }
-    }
-
-    fn accepts(of_type: &Type) -> bool {
-        *of_type == Type::JSONB
-    }
-}
-
-/// Reads a column, which borrows from the row.
-pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T> {
-    row.try_get(at).map_err(convert)
-}
-
-/// Reads a column of text.
-pub(crate) fn text(row: &Row, at: usize) -> Result<Str> {
-    column::<&str>(row, at).map(Str::from)
 }
 
 /// Reads a column that may hold text.

@@ -11,15 +11,14 @@ use checkpoint_core::{
 };
 use common_postgres::deadpool_postgres::Pool;
 use common_postgres::tokio_postgres::types::Type;
-use common_postgres::{BACKEND, Database, PostgresConfig};
+use common_postgres::{BACKEND, Database, PostgresConfig, Source, text};
 use futures_util::stream::{self, StreamExt};
 use tracing::{Instrument, debug_span, instrument};
 
 use crate::PostgresSaverBuilder;
-use crate::builder::Source;
 use crate::document::{check_key, check_text};
 use crate::read::{self, Listing};
-use crate::row::{self, Opener};
+use crate::row::Opener;
 use crate::schema::Tables;
 use crate::sql::Statements;
 use crate::write::{self, CheckpointRows, WriteRows};
@@ -118,7 +117,7 @@ impl PostgresSaver {
         let run = |connection: common_postgres::Connection| async move {
             let params = [(&after as _, Type::TEXT), (&limit as _, Type::INT8)];
             let rows = connection.query(&shared.sql.list_threads, &params).await?;
-            rows.iter().map(|row| Ok(ThreadInfo::new(row::text(row, 0)?, row::text(row, 1)?))).collect()
+            rows.iter().map(|row| Ok(ThreadInfo::new(text(row, 0)?, text(row, 1)?))).collect()
         };
         shared.replica.run(run).await
     }

@@ -2,9 +2,7 @@
 
 use checkpoint_core::{Error, ErrorKind, Result};
 use common_postgres::tokio_postgres::types::Type;
-use common_postgres::{Connection, Database, Migrations, Step};
-
-use crate::sql::quote;
+use common_postgres::{Connection, Database, Migrations, Step, quote};
 
 /// Processes that set up checkpoint tables in one database wait for each other.
 const LOCK: i64 = i64::from_be_bytes(*b"ckpt-mig");
@@ -33,6 +31,7 @@ impl Tables {
             table: format!("{s}checkpoint_migrations"),
             lock: LOCK,
             steps: steps(&s),
+            indexes: Vec::new(),
         };
         Self { prefix: s, migrations, lz4 }
     }

@@ -1,5 +1,7 @@
 //! What is sent. Every statement finds its rows by a primary key; the saver's tests look at the plans.
 
+use common_postgres::quote;
+
 use crate::document::SEALED_FIELDS;
 
 /// The channel in which old checkpoints left their sends, as writes on the parent.
@@ -252,11 +254,6 @@ impl Statements {
         };
         tuples(s, &select, "DISTINCT")
     }
-}
-
-/// An identifier for SQL text.
-pub(crate) fn quote(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// Stores a checkpoint and its blobs in one statement, and returns whether it did: not while another call has the thread

@@ -10,13 +10,13 @@ use checkpoint_core::{
 };
 use common_postgres::tokio_postgres::Row;
 use common_postgres::tokio_postgres::types::Type;
-use common_postgres::{Connection, Param, Transaction};
+use common_postgres::{Connection, Json, Param, Transaction, column, text};
 use indexmap::IndexMap;
 use serde::de::IgnoredAny;
 
 use crate::document::{self, Split, check_key, check_name, check_text};
 use crate::lock::Lock;
-use crate::row::{self, Blob, Json, at_row};
+use crate::row::{self, Blob, at_row};
 use crate::saver::Shared;
 use crate::{lock, sql};
 
@@ -121,7 +121,7 @@ impl CheckpointRows {
             return connection.transact(&lock, sql, &params).await.map(|_| true);
         }
         let rows = connection.query(sql, &params).await?;
-        rows.first().map_or(Ok(false), |row| row::column(row, 0))
+        rows.first().map_or(Ok(false), |row| column(row, 0))
     }
 }
 
@@ -227,7 +227,7 @@ pub(crate) async fn delete_for_runs(
     let run_ids: Vec<Json<'_>> = run_ids.iter().map(|json| Json(json)).collect();
     let transaction = connection.begin().await?;
     let rows = transaction.query(&shared.sql.select_runs, &[(&run_ids, Type::JSONB_ARRAY)]).await?;
-    let threads = rows.iter().map(|row| row::column::<&str>(row, 0)).collect::<Result<Vec<_>>>()?;
+    let threads = rows.iter().map(|row| column::<&str>(row, 0)).collect::<Result<Vec<_>>>()?;
     if !threads.is_empty() {
         if threads.len() > LOCKED {
             transaction.batch(&shared.sql.lock_table).await?;
@@ -250,12 +250,12 @@ pub(crate) async fn keep_latest(shared: &Shared, connection: &mut Connection, th
     let thread: Param<'_> = (&thread_id, Type::TEXT);
     let namespaces = transaction.query(&shared.sql.namespaces, std::slice::from_ref(&thread)).await?;
     for row in &namespaces {
-        let checkpoint_ns: &str = row::column(row, 0)?;
+        let checkpoint_ns: &str = column(row, 0)?;
         let key: [Param<'_>; 2] = [thread.clone(), (&checkpoint_ns, Type::TEXT)];
         let newest = transaction.query(&shared.sql.newest, &key).await?;
         let Some(newest) = newest.first() else { continue };
         let link = |row: &Row| link(row).map_err(|error| at_row(error, thread_id, checkpoint_ns, ""));
-        let with_sends: Option<bool> = row::column(newest, 6)?;
+        let with_sends: Option<bool> = column(newest, 6)?;
         let (newest_id, newest) = link(newest)?;
         let parent = newest.parent_checkpoint_id.clone().filter(|_| with_sends == Some(true));
         let mut needed = NeededAncestors::new(&newest);
@@ -291,13 +291,13 @@ pub(crate) async fn keep_latest(shared: &Shared, connection: &mut Connection, th
 /// Reads what pruning has to know, and the checkpoint's id.
 fn link(row: &Row) -> Result<(Str, Link)> {
     fn object<'a, T: serde::Deserialize<'a>>(row: &'a Row, at: usize) -> Result<IndexMap<Str, T>> {
-        let Some(Json(json)) = row::column(row, at)? else { return Ok(IndexMap::new()) };
+        let Some(Json(json)) = column(row, at)? else { return Ok(IndexMap::new()) };
         serde_json::from_str(json)
             .map_err(|_| Error::codec("the stored checkpoint does not have LangGraph's shape"))
     }
     let versions: IndexMap<Str, IgnoredAny> = object(row, 3)?;
     let inline: IndexMap<Str, bool> = object(row, 4)?;
-    let blobs: Vec<&str> = row::column(row, 5)?;
+    let blobs: Vec<&str> = column(row, 5)?;
     let blobs: HashSet<&str> = blobs.into_iter().collect();
     // A snapshot is a blob whose channel is marked in the document.
     let is_marked = |channel: &str| inline.get(channel) == Some(&true);
@@ -310,7 +310,7 @@ fn link(row: &Row) -> Result<(Str, Link)> {
         row::metadata(row, 2)?,
         row::optional_text(row, 1)?,
     );
-    Ok((row::text(row, 0)?, link))
+    Ok((text(row, 0)?, link))
 }
 
 /// Copies inside of the server what is not bound to its place, and seals the rest anew for its new place.
@@ -357,7 +357,7 @@ async fn reseal_blobs(
         }
         for row in &rows {
             let (ns, channel, version): (&str, &str, &str) =
-                (row::column(row, 0)?, row::column(row, 1)?, row::column(row, 2)?);
+                (column(row, 0)?, column(row, 1)?, column(row, 2)?);
             let place = |thread_id| Place::Blob { thread_id, checkpoint_ns: ns, channel, version };
             let typed = reseal(shared, row::typed(row, 3, 4)?, &place(source), &place(target))
                 .map_err(|error| error.with("thread_id", source).with("channel", channel))?;
@@ -401,10 +401,9 @@ async fn reseal_writes(
             return Ok(());
         }
         for row in &rows {
-            let (ns, id, task): (&str, &str, &str) =
-                (row::column(row, 0)?, row::column(row, 1)?, row::column(row, 2)?);
-            let (path, channel): (&str, &str) = (row::column(row, 3)?, row::column(row, 4)?);
-            let idx: i32 = row::column(row, 5)?;
+            let (ns, id, task): (&str, &str, &str) = (column(row, 0)?, column(row, 1)?, column(row, 2)?);
+            let (path, channel): (&str, &str) = (column(row, 3)?, column(row, 4)?);
+            let idx: i32 = column(row, 5)?;
             let place = |thread_id| Place::Write {
                 thread_id,
                 checkpoint_ns: ns,
@@ -440,9 +439,9 @@ async fn reseal_fields(
 ) -> Result<()> {
     let params: [Param<'_>; 2] = [(&source, Type::TEXT), (&BOUND_SUFFIX, Type::TEXT)];
     for row in &transaction.query(&shared.sql.select_bound_fields, &params).await? {
-        let (ns, id): (&str, &str) = (row::column(row, 0)?, row::column(row, 1)?);
+        let (ns, id): (&str, &str) = (column(row, 0)?, column(row, 1)?);
         let place = |thread_id| Place::Checkpoint { thread_id, checkpoint_ns: ns, checkpoint_id: id };
-        let moved = document::sealed_fields(row::column::<Json<'_>>(row, 2)?.0)
+        let moved = document::sealed_fields(column::<Json<'_>>(row, 2)?.0)
             .and_then(|typed| reseal(shared, typed, &place(source), &place(target)))
             .map_err(|error| at_row(error, source, ns, id))?;
         let moved = document::sealed_fields_json(&moved);

@@ -221,6 +221,17 @@ impl Connection {
         transaction.start().await.map(|transaction| Transaction { transaction }).map_err(convert)
     }
 
+    /// Runs a statement that is not to be kept: one that hardly anybody asks for again. One round trip.
+    ///
+    /// # Errors
+    /// What the server says.
+    ///
+    /// # Cancellation
+    /// The statement may run all the same.
+    pub async fn query_once(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        self.client.query_typed(sql, params).await.map_err(convert)
+    }
+
     /// Runs SQL text without parameters and then a statement, in a transaction of their own and in one round trip:
     /// all of it is sent before anything comes back. Returns how many rows the statement changed.
     ///
@@ -230,35 +241,56 @@ impl Connection {
     /// # Cancellation
     /// A dropped call ran wholly or not at all.
     pub async fn transact(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-        let opening = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {first}");
         let run = async || {
-            // Futures of the driver send when they are polled first, and `join` polls them in order without a pause.
-            // A transaction that failed is rolled back by its COMMIT.
-            let (begun, changed, committed) = if self.named_statements {
+            if self.named_statements {
                 let statement: Statement = self.client.prepare_typed_cached(sql, &types(params)).await?;
-                let values = values(params);
-                join3(
-                    self.client.batch_execute(&opening),
-                    self.client.execute(&statement, &values),
-                    self.client.batch_execute("COMMIT"),
-                )
-                .await
+                self.enclosed(first, self.client.execute(&statement, &values(params))).await
             } else {
-                join3(
-                    self.client.batch_execute(&opening),
-                    self.client.execute_typed(sql, params),
-                    self.client.batch_execute("COMMIT"),
-                )
-                .await
-            };
-            begun?;
-            let changed = changed?;
-            committed.map(|()| changed)
+                self.enclosed(first, self.client.execute_typed(sql, params)).await
+            }
         };
         match run().await {
             Err(error) if self.forgets(&error) => run().await.map_err(convert),
             changed => changed.map_err(convert),
         }
+    }
+
+    /// Runs SQL text without parameters and then a statement, as [`transact`](Self::transact) does, and returns the
+    /// statement's rows. The text is for settings that hold for the statement alone.
+    ///
+    /// # Errors
+    /// What the server says.
+    ///
+    /// # Cancellation
+    /// A dropped call ran wholly or not at all.
+    pub async fn query_within(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        let run = async || {
+            if self.named_statements {
+                let statement: Statement = self.client.prepare_typed_cached(sql, &types(params)).await?;
+                self.enclosed(first, self.client.query(&statement, &values(params))).await
+            } else {
+                self.enclosed(first, self.client.query_typed(sql, params)).await
+            }
+        };
+        match run().await {
+            Err(error) if self.forgets(&error) => run().await.map_err(convert),
+            rows => rows.map_err(convert),
+        }
+    }
+
+    /// Sends a transaction's begin, a statement and the end at once. One that failed is rolled back by its COMMIT.
+    async fn enclosed<T>(
+        &self,
+        first: &str,
+        statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, tokio_postgres::Error> {
+        let opening = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {first}");
+        // Futures of the driver send when they are polled first, and `join` polls them in order without a pause.
+        let (begun, result, committed) =
+            join3(self.client.batch_execute(&opening), statement, self.client.batch_execute("COMMIT")).await;
+        begun?;
+        let result = result?;
+        committed.map(|()| result)
     }
 }
 

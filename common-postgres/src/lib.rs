@@ -1,15 +1,19 @@
 //! What the Postgres backends share.
 
 mod config;
+mod connect;
 mod database;
 mod error;
 mod migrate;
+mod row;
 mod tls;
 
 pub use config::{PostgresConfig, SslMode};
+pub use connect::{ConnectionOptions, Source};
 pub use database::{Connection, Database, Param, Transaction};
 pub use error::{convert, convert_pool, is_stale_statement};
 pub use migrate::{Migrations, Step};
+pub use row::{Json, column, quote, text};
 pub use {deadpool_postgres, tokio_postgres};
 
 /// The backend's name in errors and spans.

@@ -18,18 +18,33 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub struct Step {
     sql: String,
     index: Option<String>,
+    left_out: bool,
 }
 
 impl Step {
     /// Runs SQL.
     pub fn new(sql: impl Into<String>) -> Self {
-        Self { sql: sql.into(), index: None }
+        Self { sql: sql.into(), index: None, left_out: false }
     }
 
     /// Builds an index concurrently. Where an earlier attempt was cut off, the server keeps an index of this name that
     /// is not valid; it is dropped first. `index` is the quoted name, with its schema where there is one.
     pub fn index(index: impl Into<String>, sql: impl Into<String>) -> Self {
-        Self { sql: sql.into(), index: Some(index.into()) }
+        Self { sql: sql.into(), index: Some(index.into()), left_out: false }
+    }
+
+    /// Neither runs nor records it here, if so: other configurations do.
+    #[must_use]
+    pub fn leave_out(mut self, left_out: bool) -> Self {
+        self.left_out = left_out;
+        self
+    }
+
+    async fn run(&self, connection: &Connection) -> Result<()> {
+        if let Some(index) = &self.index {
+            drop_invalid(connection, index).await?;
+        }
+        connection.batch(&self.sql).await
     }
 }
 
@@ -44,6 +59,8 @@ pub struct Migrations {
     pub lock: i64,
     /// The migrations in their order. The first makes the table of versions and may run any number of times.
     pub steps: Vec<Step>,
+    /// Indexes beside the migrations, which no version stands for. They are built where they are missing.
+    pub indexes: Vec<Step>,
 }
 
 impl Migrations {
@@ -95,11 +112,31 @@ impl Migrations {
     }
 
     async fn is_up_to_date(&self, connection: &Connection) -> Result<bool> {
-        Ok(self.version(connection).await? == self.newest())
+        Ok(self.version(connection).await? >= self.wanted()
+            && self.missing_indexes(connection).await?.is_empty())
     }
 
+    /// The newest version that is known.
     fn newest(&self) -> Option<i32> {
         i32::try_from(self.steps.len()).ok().and_then(|steps| steps.checked_sub(1))
+    }
+
+    /// The newest version that is not left out.
+    fn wanted(&self) -> Option<i32> {
+        let last = self.steps.iter().rposition(|step| !step.left_out)?;
+        i32::try_from(last).ok()
+    }
+
+    async fn missing_indexes(&self, connection: &Connection) -> Result<Vec<&Step>> {
+        const IS_THERE: &str = "SELECT 1 FROM pg_index WHERE indexrelid = to_regclass($1) AND indisvalid";
+        let mut missing = Vec::new();
+        for step in &self.indexes {
+            let Some(index) = &step.index else { continue };
+            if connection.query(IS_THERE, &[(index, Type::TEXT)]).await?.is_empty() {
+                missing.push(step);
+            }
+        }
+        Ok(missing)
     }
 
     /// The newest version that was applied, or `None` before the first.
@@ -132,15 +169,15 @@ impl Migrations {
             connection.batch(&format!("CREATE SCHEMA IF NOT EXISTS {schema}")).await?;
         }
         for (at, step) in (0_i32..).zip(&self.steps) {
-            if at > 0 && version.is_some_and(|version| at <= version) {
+            if step.left_out || (at > 0 && version.is_some_and(|version| at <= version)) {
                 continue;
             }
-            if let Some(index) = &step.index {
-                drop_invalid(connection, index).await?;
-            }
-            connection.batch(&step.sql).await?;
+            step.run(connection).await?;
             let record = format!("INSERT INTO {} (v) VALUES ($1) ON CONFLICT DO NOTHING", self.table);
             connection.query(&record, &[(&at, Type::INT4)]).await?;
+        }
+        for step in self.missing_indexes(connection).await? {
+            step.run(connection).await?;
         }
         Ok(())
     }
