@@ -1,13 +1,15 @@
 //! What makes a store search by meaning.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use indexmap::IndexMap;
 
 use super::path::Path;
-use super::{JsonObject, PutOp};
+use super::{JsonObject, PutOp, SearchOp};
 use crate::{Error, ErrorKind, Result, Str};
 
 /// The path of the whole value.
@@ -62,18 +64,33 @@ impl Distance {
     /// The score of two vectors of the same length, exact but for rounding. A vector of zeros has no angle: its cosine
     /// is NaN.
     pub fn score(self, a: &[f32], b: &[f32]) -> f64 {
-        let dot = |a: &[f32], b: &[f32]| -> f64 {
-            a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
-        };
         match self {
-            Self::Cosine => dot(a, b) / (dot(a, a) * dot(b, b)).sqrt(),
-            Self::L2 => {
-                let squares = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2));
-                -squares.sum::<f64>().sqrt()
-            }
+            // Rounding may put it a little beyond its range.
+            Self::Cosine => (dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()).clamp(-1.0, 1.0),
+            // Not negated: there is no minus zero among the scores.
+            Self::L2 => 0.0 - sum(a, b, |a, b| (a - b) * (a - b)).sqrt(),
             Self::InnerProduct => dot(a, b),
         }
     }
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    sum(a, b, |a, b| a * b)
+}
+
+/// Sums over pairs of numbers, in lanes that a processor adds side by side.
+fn sum(a: &[f32], b: &[f32], term: impl Fn(f64, f64) -> f64) -> f64 {
+    const LANES: usize = 8;
+    let mut sums = [0.0; LANES];
+    let (a, a_rest) = a.as_chunks::<LANES>();
+    let (b, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a.iter().zip(b) {
+        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += term(f64::from(*a), f64::from(*b));
+        }
+    }
+    let rest = a_rest.iter().zip(b_rest).map(|(a, b)| term(f64::from(*a), f64::from(*b)));
+    sums.into_iter().chain(rest).sum()
 }
 
 /// Which parts of an item are found by queries.
@@ -132,6 +149,9 @@ pub struct IndexConfig {
 impl IndexConfig {
     /// The most dimensions that are taken: as many as PostgreSQL's `vector` can have.
     pub const MOST_DIMS: usize = 16_000;
+
+    /// How many queries of one batch are embedded at the same time.
+    const QUERIES_AT_ONCE: usize = 8;
 
     /// Embeds the whole value of each item as JSON text, and measures by [`Distance::Cosine`].
     pub fn new(dims: usize, embeddings: impl Embeddings) -> Self {
@@ -199,17 +219,15 @@ impl IndexConfig {
             ItemIndex::Fields(paths) => paths,
         };
         let value = value.to_value()?;
-        let mut texts: Vec<Text> = Vec::new();
+        let mut texts: IndexMap<String, String> = IndexMap::new();
         for path in paths {
             let found = Path::parse(path).texts(&value)?;
             let several = found.len() > 1;
             for (at, text) in found.into_iter().enumerate() {
-                let field_name = if several { format!("{path}.{at}") } else { path.to_string() };
-                texts.retain(|earlier| earlier.field_name != field_name);
-                texts.push(Text { field_name, text });
+                texts.insert(if several { format!("{path}.{at}") } else { path.to_string() }, text);
             }
         }
-        Ok(texts)
+        Ok(texts.into_iter().map(|(field_name, text)| Text { field_name, text }).collect())
     }
 
     /// Embeds the texts of the items that are to be stored: for each put its vectors by name. A text that several of
@@ -264,6 +282,25 @@ impl IndexConfig {
         self.checked(self.embeddings.embed_query(query).await?)
     }
 
+    /// Embeds the queries of searches, each distinct one once: for each search its vector, if it has a query.
+    ///
+    /// # Errors
+    /// As [`embed_query`](Self::embed_query).
+    ///
+    /// # Cancellation
+    /// May be dropped at any time.
+    pub async fn embed_searches(&self, searches: &[(usize, SearchOp)]) -> Result<Vec<Option<Arc<[f32]>>>> {
+        let queries: HashSet<&str> =
+            searches.iter().filter_map(|(_, search)| search.query.as_deref()).collect();
+        let vectors: HashMap<&str, Arc<[f32]>> = stream::iter(queries)
+            .map(|query| async move { Ok::<_, Error>((query, self.embed_query(query).await?)) })
+            .buffer_unordered(Self::QUERIES_AT_ONCE)
+            .try_collect()
+            .await?;
+        let vector = |search: &SearchOp| vectors.get(search.query.as_deref()?).cloned();
+        Ok(searches.iter().map(|(_, search)| vector(search)).collect())
+    }
+
     fn checked(&self, vector: Vec<f32>) -> Result<Arc<[f32]>> {
         if vector.len() != self.dims {
             return Err(Error::invalid_config(
@@ -280,5 +317,26 @@ impl IndexConfig {
                 "the embeddings returned a vector with a NaN or an infinity in it",
             ))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "small integers are exact")]
+    fn scores_are_the_higher_the_nearer() {
+        // More than the lanes of a sum, and not a multiple of them.
+        let a: Vec<f32> = (0_u8..19).map(f32::from).collect();
+        let twice: Vec<f32> = a.iter().map(|number| number * 2.0).collect();
+        let away: Vec<f32> = a.iter().map(|number| -number).collect();
+        let squares = f64::from((0_u16..19).map(|number| number * number).sum::<u16>());
+        assert_eq!(Distance::InnerProduct.score(&a, &twice), 2.0 * squares);
+        assert_eq!(Distance::L2.score(&a, &twice), -squares.sqrt());
+        assert!(Distance::L2.score(&a, &a).is_sign_positive(), "no minus zero");
+        assert_eq!(Distance::Cosine.score(&a, &twice), 1.0);
+        assert_eq!(Distance::Cosine.score(&a, &away), -1.0);
+        assert!(Distance::Cosine.score(&a, &[0.0; 19]).is_nan());
     }
 }

@@ -37,6 +37,13 @@ impl Namespace {
         self.0.join(".")
     }
 
+    /// The bytes of the dotted text.
+    fn text_bytes(&self) -> impl Iterator<Item = u8> {
+        const DOT: &str = ".";
+        let dots = std::iter::once("").chain(std::iter::repeat(DOT));
+        dots.zip(&self.0).flat_map(|(dot, label)| dot.bytes().chain(label.bytes()))
+    }
+
     /// The labels.
     pub fn labels(&self) -> &[Str] {
         &self.0
@@ -97,9 +104,8 @@ impl Namespace {
 
 impl Ord for Namespace {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        let bytes = |namespace: &'_ Self| namespace.to_text().into_bytes();
         // Labels with dots, which no store keeps, must not make different namespaces equal.
-        bytes(self).cmp(&bytes(other)).then_with(|| self.0.cmp(&other.0))
+        self.text_bytes().cmp(other.text_bytes()).then_with(|| self.0.cmp(&other.0))
     }
 }
 

@@ -163,21 +163,37 @@ fn sorted(value: &Value) -> Value {
 mod tests {
     use super::*;
 
+    #[derive(serde::Deserialize)]
+    struct Golden {
+        documents: Vec<Document>,
+    }
+
+    #[derive(serde::Deserialize)]
+    struct Document {
+        document: String,
+        cases: Vec<Case>,
+    }
+
+    #[derive(serde::Deserialize)]
+    struct Case {
+        path: String,
+        tokens: Vec<String>,
+        texts: Vec<String>,
+    }
+
     #[test]
-    fn splits_as_langgraph_does() {
-        let table: &[(&str, &[&str])] = &[
-            ("a.b", &["a", "b"]),
-            ("l[*].c", &["l", "[*]", "c"]),
-            ("{s,a.b}", &["{s,a.b}"]),
-            ("a..b", &["a", "b"]),
-            ("a[0][1]", &["a", "[0]", "[1]"]),
-            ("x[", &["x", "["]),
-            ("{a", &["{a"]),
-            ("a{b,c}", &["a", "{b,c}"]),
-            ("", &[]),
-        ];
-        for (path, expected) in table {
-            assert_eq!(tokens(path), *expected, "{path}");
+    fn splits_and_finds_as_langgraph_does() {
+        let golden: Golden =
+            serde_json::from_str(include_str!("../../../tests/vectors/store_paths.json")).unwrap();
+        let mut cases = 0;
+        for Document { document, cases: of_document } in golden.documents {
+            let document = json::parse(document.as_bytes()).unwrap();
+            for Case { path, tokens: expected, texts } in of_document {
+                assert_eq!(tokens(&path), expected, "{path}");
+                assert_eq!(Path::parse(&path).texts(&document).unwrap(), texts, "{path}");
+                cases += 1;
+            }
         }
+        assert_eq!(cases, 76);
     }
 }
