@@ -1,0 +1,224 @@
+//! How the embeddings are configured.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use checkpoint_core::{Error, Result, ResultExt};
+use hyper::Uri;
+use hyper::header::HeaderValue;
+use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::Semaphore;
+
+use super::http::{Http, Limits};
+use super::{BACKEND, EncodingFormat, Inner, OpenAiEmbeddings};
+
+const OPENAI: &str = "https://api.openai.com/v1";
+const KEY_VARIABLE: &str = "OPENAI_API_KEY";
+const URL_VARIABLE: &str = "OPENAI_BASE_URL";
+
+/// As many texts as OpenAI takes in one request.
+const MOST_TEXTS: usize = 2048;
+
+/// Configures [`OpenAiEmbeddings`].
+#[derive(Debug, Clone)]
+#[must_use = "it does nothing until it is built"]
+pub struct OpenAiEmbeddingsBuilder {
+    model: String,
+    base_url: String,
+    api_key: Option<SecretString>,
+    dimensions: Option<usize>,
+    encoding_format: EncodingFormat,
+    batch_size: usize,
+    concurrency: usize,
+    limits: Limits,
+}
+
+impl OpenAiEmbeddingsBuilder {
+    pub(super) fn new(model: String) -> Self {
+        Self {
+            model,
+            base_url: OPENAI.to_owned(),
+            api_key: None,
+            dimensions: None,
+            encoding_format: EncodingFormat::default(),
+            batch_size: 256,
+            concurrency: 4,
+            limits: Limits { max_retries: 3, timeout: Duration::from_secs(60) },
+        }
+    }
+
+    pub(super) fn with_env(mut self) -> Self {
+        // What is not UTF-8 becomes what `build` refuses.
+        let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let variable = |name| variable(name).filter(|value| !value.is_empty());
+        self.api_key = variable(KEY_VARIABLE).map(SecretString::from).or(self.api_key);
+        self.base_url = variable(URL_VARIABLE).unwrap_or(self.base_url);
+        self
+    }
+
+    /// Names the server: what stands before `/embeddings`, such as `http://localhost:11434/v1`. OpenAI's, unless set.
+    pub fn base_url(mut self, url: impl Into<String>) -> Self {
+        self.base_url = url.into();
+        self
+    }
+
+    /// Sets the key. OpenAI needs one; a server of your own need not.
+    pub fn api_key(mut self, key: SecretString) -> Self {
+        self.api_key = Some(key);
+        self
+    }
+
+    /// Asks for shorter vectors than the model's own. Only some models can make them; the call fails where the server
+    /// pays no heed.
+    pub fn dimensions(mut self, dimensions: usize) -> Self {
+        self.dimensions = Some(dimensions);
+        self
+    }
+
+    /// Chooses how vectors are sent back: as base64, unless set.
+    pub fn encoding_format(mut self, format: EncodingFormat) -> Self {
+        self.encoding_format = format;
+        self
+    }
+
+    /// Sets how many texts go into one request, from 1 to 2,048: 256, unless set. Long texts may make it fewer.
+    pub fn batch_size(mut self, texts: usize) -> Self {
+        self.batch_size = texts;
+        self
+    }
+
+    /// Sets how many requests are under way at once, by all clones together: 4, unless set.
+    pub fn concurrency(mut self, requests: usize) -> Self {
+        self.concurrency = requests;
+        self
+    }
+
+    /// Sets how often a request is sent again: 3 times, unless set.
+    ///
+    /// That is done where the server cannot be reached, where the connection breaks, and for the status 408, 409, 429,
+    /// and 500 and above. Each try waits twice as long as the one before, from half a second to eight, or as long as the
+    /// server's `Retry-After` says. A server that says more than a minute is not waited for: the call fails.
+    pub fn max_retries(mut self, times: u32) -> Self {
+        self.limits.max_retries = times;
+        self
+    }
+
+    /// Sets how long one try of a request may take until its answer is there: a minute, unless set. What took too long
+    /// is not sent again.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.limits.timeout = timeout;
+        self
+    }
+
+    /// Checks what was set. It connects to nothing; for `https` it reads the system's certificates.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for a URL that is none or has more than host, port
+    /// and path, a missing key where OpenAI's server is named, a key that no header can have, an empty model, and zero
+    /// for anything.
+    pub fn build(self) -> Result<OpenAiEmbeddings> {
+        self.check().at(BACKEND, "build")
+    }
+
+    fn check(self) -> Result<OpenAiEmbeddings> {
+        let invalid = Error::invalid_config;
+        if self.model.is_empty() {
+            return Err(invalid("the model has no name"));
+        }
+        if self.batch_size == 0 || self.batch_size > MOST_TEXTS {
+            return Err(invalid("a request has 1 to 2,048 texts").with("batch_size", self.batch_size));
+        }
+        if self.concurrency == 0 || self.concurrency > Semaphore::MAX_PERMITS {
+            return Err(
+                invalid("one request at least is under way at once").with("concurrency", self.concurrency)
+            );
+        }
+        if self.limits.timeout.is_zero() {
+            return Err(invalid("a request may take longer than no time"));
+        }
+        if self.dimensions == Some(0) {
+            return Err(invalid("a vector has one dimension at least"));
+        }
+        let url = endpoint(&self.base_url)?;
+        if self.api_key.is_none() && self.base_url.trim_end_matches('/') == OPENAI {
+            return Err(invalid("OpenAI's server needs a key: set OPENAI_API_KEY, or give it by api_key()"));
+        }
+        let http = Http::new(url, self.api_key.as_ref().map(authorization).transpose()?, self.limits)?;
+        Ok(OpenAiEmbeddings(Arc::new(Inner {
+            http,
+            model: self.model,
+            dimensions: self.dimensions,
+            encoding_format: self.encoding_format,
+            batch_size: self.batch_size,
+            permits: Semaphore::new(self.concurrency),
+        })))
+    }
+}
+
+/// Where requests go. What is wrong with a URL is not shown: there may be a key in it.
+fn endpoint(base_url: &str) -> Result<Uri> {
+    let wrong = || {
+        Error::invalid_config(
+            "base_url is http:// or https://, a host, and a path, as in http://localhost:11434/v1; \
+             a key is given by api_key()",
+        )
+    };
+    let base: Uri = base_url.trim_end_matches('/').parse().map_err(|_| wrong())?;
+    let (Some("http" | "https"), Some(authority)) = (base.scheme_str(), base.authority()) else {
+        return Err(wrong());
+    };
+    if authority.as_str().contains('@') || authority.host().is_empty() || base_url.contains(['?', '#']) {
+        return Err(wrong());
+    }
+    let path = format!("{}/embeddings", base.path().trim_end_matches('/'));
+    let mut parts = base.into_parts();
+    parts.path_and_query = Some(path.parse().map_err(|_| wrong())?);
+    Uri::from_parts(parts).map_err(|_| wrong())
+}
+
+fn authorization(key: &SecretString) -> Result<HeaderValue> {
+    let key = key.expose_secret();
+    let wrong = || {
+        Error::invalid_config(
+            "the API key is empty, or has spaces, line breaks or other signs that no key has",
+        )
+    };
+    if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(wrong());
+    }
+    let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| wrong())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_have_host_and_path_and_nothing_else() {
+        for (base, url) in [
+            (OPENAI, "https://api.openai.com/v1/embeddings"),
+            ("http://localhost:11434/v1/", "http://localhost:11434/v1/embeddings"),
+            ("http://[::1]:8000", "http://[::1]:8000/embeddings"),
+        ] {
+            assert_eq!(endpoint(base).unwrap().to_string(), url);
+        }
+        for wrong in [
+            "",
+            "localhost:11434/v1",
+            "/v1",
+            "ftp://host/v1",
+            "http://",
+            "http:///v1",
+            "http://me:hunter2@host/v1",
+            "http://host/v1?key=hunter2",
+            "http://host/v1#hunter2",
+            "http://ho st/",
+        ] {
+            let error = endpoint(wrong).unwrap_err();
+            assert_eq!(error.kind(), checkpoint_core::ErrorKind::InvalidConfig, "{wrong}");
+            assert!(!format!("{error:?}").contains("hunter2"));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What server and connection say, in the workspace's terms: one table.
+
+use std::error::Error as StdError;
+use std::io;
+use std::time::Duration;
+
+use checkpoint_core::{Error, ErrorKind};
+use http_body_util::LengthLimitError;
+use hyper::{StatusCode, Uri};
+use serde_json::Value;
+
+/// The longest word for what is wrong that is shown.
+const LONGEST_CODE: usize = 48;
+
+/// What OpenAI calls an account that has no money left. It comes with the status of too many requests.
+const NO_QUOTA: &str = "insufficient_quota";
+
+/// Whether sending a request again may help.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Retry {
+    No,
+    Soon,
+    /// The server says when.
+    After(Duration),
+}
+
+/// A request that brought nothing.
+#[derive(Debug)]
+pub(super) struct Refused {
+    error: Error,
+    /// The server's word for why.
+    code: Option<String>,
+    pub(super) retry: Retry,
+}
+
+impl Refused {
+    pub(super) fn finally(error: Error) -> Self {
+        Self { error, code: None, retry: Retry::No }
+    }
+
+    fn for_now(error: Error) -> Self {
+        Self { error: error.retryable(true), code: None, retry: Retry::Soon }
+    }
+
+    /// No answer came.
+    pub(super) fn unreachable(error: hyper_util::client::legacy::Error) -> Self {
+        if is_tls(&error) {
+            return Self::finally(
+                Error::invalid_config(
+                    "no TLS with the server: its certificate must be for the host and from an authority that the system \
+                     trusts or SSL_CERT_FILE names; a server without TLS has an http:// URL",
+                )
+                .with_source(error),
+            );
+        }
+        let message = if error.is_connect() {
+            "the server of the embeddings cannot be reached; check base_url, and that it runs"
+        } else {
+            "the connection to the server of the embeddings broke"
+        };
+        Self::for_now(Error::new(ErrorKind::Unavailable, message).with_source(error))
+    }
+
+    /// The answer ended before its end, or had none.
+    pub(super) fn broken(error: Box<dyn StdError + Send + Sync>) -> Self {
+        if error.is::<LengthLimitError>() {
+            return Self::finally(Error::codec("the server's answer is longer than vectors can be"));
+        }
+        let message = "the connection to the server of the embeddings broke";
+        Self::for_now(Error::new(ErrorKind::Unavailable, message).with_source(error))
+    }
+
+    /// The answer took too long.
+    pub(super) fn late(timeout: Duration) -> Self {
+        let message =
+            "the server of the embeddings did not answer in time; raise timeout(), or lower batch_size()";
+        let error = Error::new(ErrorKind::Timeout, message).with("timeout_ms", timeout.as_millis());
+        Self::finally(error.retryable(true))
+    }
+
+    /// The answer is a refusal.
+    pub(super) fn status(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
+        let code = code(body);
+        let (kind, message, again) = describe(status, code.as_deref());
+        let error = Error::new(kind, message).with("status", status.as_u16());
+        if !again {
+            return Self { code, ..Self::finally(error) };
+        }
+        let (error, retry) = match retry_after {
+            Some(wait) => (error.with("retry_after_s", wait.as_secs_f64()), Retry::After(wait)),
+            None => (error, Retry::Soon),
+        };
+        Self { code, retry, ..Self::for_now(error) }
+    }
+
+    /// Says which server it was.
+    pub(super) fn naming(mut self, url: &Uri) -> Self {
+        self.error = self.error.with("url", url);
+        self
+    }
+
+    /// The error, with what may help to mend the request.
+    pub(super) fn described(self, model: &str, texts: &[&str]) -> Error {
+        let mut error = self.error;
+        // A word of the server's that is also in a text might be that text.
+        if let Some(code) = self.code.filter(|code| !texts.iter().any(|text| text.contains(code.as_str()))) {
+            error = error.with("code", code);
+        }
+        let longest = texts.iter().map(|text| text.len()).max().unwrap_or_default();
+        error.with("model", model).with("texts", texts.len()).with("longest_text_bytes", longest)
+    }
+}
+
+/// The table of what servers say: kind, what to do, and whether sending it again may help.
+fn describe(status: StatusCode, code: Option<&str>) -> (ErrorKind, &'static str, bool) {
+    use ErrorKind::{Backend, InvalidArgument, InvalidConfig, Unavailable};
+    match status.as_u16() {
+        300..400 => {
+            (InvalidConfig, "the server names another place; set base_url to that if you trust it", false)
+        }
+        400 | 422 => (
+            InvalidArgument,
+            "the server refuses the request: the model may be unknown, may not take dimensions, or a text may be too \
+             long for it",
+            false,
+        ),
+        401 => (InvalidConfig, "the server refuses the API key", false),
+        403 => (InvalidConfig, "the API key may not use the model", false),
+        404 | 405 => (
+            InvalidConfig,
+            "the server has no such model, or no embeddings at this URL; base_url mostly ends with /v1",
+            false,
+        ),
+        408 | 409 | 425 => (Unavailable, "the server of the embeddings asks to try again", true),
+        413 => (InvalidArgument, "the request is too large for the server; lower batch_size()", false),
+        429 if code == Some(NO_QUOTA) => (Backend, "the account has no quota left for the model", false),
+        429 => (Unavailable, "the server has had too many requests; lower concurrency(), or wait", true),
+        501 => (InvalidConfig, "the server has no embeddings", false),
+        500..600 => (Unavailable, "the server of the embeddings has a fault", true),
+        _ => (Backend, "the server answered otherwise than an embeddings API does", false),
+    }
+}
+
+/// The server's word for what is wrong. Its sentences are left alone: they may repeat texts and keys.
+fn code(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let error = body.get("error").unwrap_or(&body);
+    let is_word = |text: &&str| {
+        text.len() <= LONGEST_CODE && text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+    };
+    ["code", "type"].iter().find_map(|name| error.get(name)?.as_str().filter(is_word)).map(str::to_owned)
+}
+
+/// Whether TLS could not be agreed on.
+fn is_tls(error: &(dyn StdError + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.is::<rustls::Error>() {
+            return true;
+        }
+        // An I/O error does not name what it wraps as its source.
+        next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => error.source(),
+        };
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_word_is_taken_from_a_refusal() {
+        for (body, expected) in [
+            (r#"{"error":{"message":"m","type":"t","code":"model_not_found"}}"#, Some("model_not_found")),
+            (
+                r#"{"error":{"message":"m","type":"invalid_request_error","code":null}}"#,
+                Some("invalid_request_error"),
+            ),
+            (
+                r#"{"object":"error","message":"m","type":"BadRequestError","code":400}"#,
+                Some("BadRequestError"),
+            ),
+            (r#"{"error":"model \"x\" not found"}"#, None),
+            (r#"{"error":{"code":"sk-123"}}"#, None),
+            (r#"{"error":{"code":"two words"}}"#, None),
+            ("<html>", None),
+            ("", None),
+        ] {
+            assert_eq!(code(body.as_bytes()).as_deref(), expected, "{body}");
+        }
+    }
+}

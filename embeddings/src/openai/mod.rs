@@ -1,0 +1,158 @@
+//! OpenAI's API of embeddings.
+
+mod answer;
+mod builder;
+mod error;
+mod http;
+
+use std::fmt;
+use std::sync::Arc;
+
+use checkpoint_core::store::Embeddings;
+use checkpoint_core::{Error, ErrorKind, Result, ResultExt, async_trait};
+use futures_util::future::try_join_all;
+use serde::Serialize;
+use tokio::sync::Semaphore;
+
+pub use builder::OpenAiEmbeddingsBuilder;
+use http::Http;
+
+/// What it is called in errors.
+const BACKEND: &str = "openai";
+
+/// How many bytes of text go into one request: OpenAI takes 300,000 tokens at most, and each has a byte at least.
+const REQUEST_BYTES: usize = 300_000;
+
+/// What takes the place of an empty text.
+const EMPTY: &str = " ";
+
+/// How the numbers of the vectors are sent back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum EncodingFormat {
+    /// As the bytes of 32-bit floats: a third of the size, and exact. OpenAI's own clients ask for it, so that servers
+    /// know it; one that answers with numbers all the same is understood.
+    #[default]
+    Base64,
+    /// As numbers, for servers that refuse the other.
+    Float,
+}
+
+/// Embeddings by a server that speaks OpenAI's API. Clones share connections and the limit of concurrency.
+///
+/// ```no_run
+/// use checkpoint_embeddings::OpenAiEmbeddings;
+///
+/// let local = OpenAiEmbeddings::builder("nomic-embed-text").base_url("http://localhost:11434/v1").build()?;
+/// let openai = OpenAiEmbeddings::from_env("text-embedding-3-large").dimensions(1024).build()?;
+/// # Ok::<(), checkpoint_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct OpenAiEmbeddings(Arc<Inner>);
+
+struct Inner {
+    http: Http,
+    model: String,
+    dimensions: Option<usize>,
+    encoding_format: EncodingFormat,
+    batch_size: usize,
+    permits: Semaphore,
+}
+
+#[derive(Serialize)]
+struct Request<'a> {
+    model: &'a str,
+    input: &'a [&'a str],
+    encoding_format: EncodingFormat,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dimensions: Option<usize>,
+}
+
+impl OpenAiEmbeddings {
+    /// Begins with the model, on OpenAI's server.
+    pub fn builder(model: impl Into<String>) -> OpenAiEmbeddingsBuilder {
+        OpenAiEmbeddingsBuilder::new(model.into())
+    }
+
+    /// Begins with the model, and with the key and the server that `OPENAI_API_KEY` and `OPENAI_BASE_URL` name, where
+    /// they are set and not empty.
+    pub fn from_env(model: impl Into<String>) -> OpenAiEmbeddingsBuilder {
+        Self::builder(model).with_env()
+    }
+}
+
+impl Inner {
+    async fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
+        // It is kept while a request waits for its next try: a server that is overrun is to get fewer requests.
+        let _permit = self.permits.acquire().await.map_err(|error| {
+            Error::new(ErrorKind::Unavailable, "the embeddings were closed").with_source(error)
+        })?;
+        let texts: Vec<&str> = texts.iter().map(|text| if text.is_empty() { EMPTY } else { text }).collect();
+        let request = Request {
+            model: &self.model,
+            input: &texts,
+            encoding_format: self.encoding_format,
+            dimensions: self.dimensions,
+        };
+        let body = serde_json::to_vec(&request)
+            .map_err(|error| Error::codec("the request cannot be written as JSON").with_source(error))?;
+        let answer = self.http.post(body.into(), answer::longest(texts.len())).await;
+        let answer = answer.map_err(|refused| refused.described(&self.model, &texts))?;
+        answer::decode(&answer, texts.len(), self.dimensions)
+    }
+}
+
+/// Cuts texts into requests.
+fn requests<'a, 'b>(texts: &'a [&'b str], batch_size: usize) -> Vec<&'a [&'b str]> {
+    let mut requests = Vec::new();
+    let (mut from, mut bytes) = (0, 0_usize);
+    for (at, text) in texts.iter().enumerate() {
+        if at > from && (at - from == batch_size || bytes.saturating_add(text.len()) > REQUEST_BYTES) {
+            requests.extend(texts.get(from..at));
+            (from, bytes) = (at, 0);
+        }
+        bytes = bytes.saturating_add(text.len());
+    }
+    requests.extend(texts.get(from..).filter(|rest| !rest.is_empty()));
+    requests
+}
+
+#[async_trait]
+impl Embeddings for OpenAiEmbeddings {
+    async fn embed_documents(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
+        let requests = requests(texts, self.0.batch_size);
+        let answers = try_join_all(requests.into_iter().map(|texts| self.0.embed(texts))).await;
+        Ok(answers.at(BACKEND, "embed")?.into_iter().flatten().collect())
+    }
+}
+
+impl fmt::Debug for OpenAiEmbeddings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        f.debug_struct("OpenAiEmbeddings")
+            .field("model", &inner.model)
+            .field("url", &inner.http.url())
+            .field("dimensions", &inner.dimensions)
+            .field("encoding_format", &inner.encoding_format)
+            .field("batch_size", &inner.batch_size)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_cut_by_count_and_by_bytes() {
+        let lengths = |texts: &[&str], batch_size| -> Vec<usize> {
+            requests(texts, batch_size).iter().map(|request| request.len()).collect()
+        };
+        assert!(lengths(&[], 3).is_empty());
+        assert_eq!(lengths(&["a"; 7], 3), [3, 3, 1]);
+        assert_eq!(lengths(&["a"; 6], 3), [3, 3]);
+        let (half, huge) = ("x".repeat(REQUEST_BYTES / 2), "y".repeat(REQUEST_BYTES + 1));
+        assert_eq!(lengths(&[&half, &half, "a", &huge, "b"], 10), [2, 1, 1, 1]);
+    }
+}
