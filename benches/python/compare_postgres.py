@@ -1,13 +1,13 @@
-"""Measures the PostgreSQL saver next to Python's savers and next to floors, in turns, and prints tables.
+"""Measures the PostgreSQL saver and store next to Python's and next to floors, in turns, and prints tables.
 
     python compare_postgres.py --workload target/release/workload [--rounds 5] [--sync on] [--groups chat conc scale big]
+    python compare_postgres.py --workload target/release/workload --groups store
 
 The server is the one of BENCH_PG_HOST, BENCH_PG_PORT, BENCH_PG_USER and BENCH_PG_PASSWORD, whose role may make
 databases; every measurement makes one of its own and drops it. A round measures everything once, in random order; a
 ratio is formed within one round. The floors are the same statements without a saver: by pgbench, by the Rust driver
-with nothing encoded or decoded, and reads by libpq with LangGraph's own SELECT, but each blob looked up by its key.
-Without pgbench on the PATH its floors
-are left out. With --save FILE every measurement is kept as a line of JSON; --report FILE... prints the tables of such files.
+with nothing encoded or decoded, and reads by libpq with LangGraph's own SELECT, but each blob looked up by its key; of
+the store by the Rust driver and by libpq. Without pgbench on the PATH its floors are left out. With --save FILE every measurement is kept as a line of JSON; --report FILE... prints the tables of such files.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 
+import stores
 from workload import (
     Blocking,
     Chat,
@@ -37,7 +38,9 @@ from workload import (
     start_windowed,
 )
 
-LEVELS = {"conc": (1, 8, 32, 64), "scale": (100, 1000, 5000), "chat": (None,), "big": (None,)}
+LEVELS = {"conc": (1, 8, 32, 64), "scale": (100, 1000, 5000), "chat": (None,), "big": (None,), "store": (None,)}
+# What is measured unless groups are named: the saver.
+SAVER_GROUPS = ("conc", "scale", "chat", "big")
 RUST, FLOOR, PGBENCH = "rust-postgres", "rust-floor", "rust-pgbench"
 BLOCKING, POOL, LIBPQ = "pg-sync-conn", "pg-async-pool", "libpq"
 
@@ -47,21 +50,27 @@ DRIVERS = {
     "conc": (RUST, FLOOR, PGBENCH, POOL),
     "scale": (RUST, FLOOR, BLOCKING, POOL, LIBPQ),
     "big": (RUST, FLOOR, BLOCKING, POOL),
+    "store": (RUST, FLOOR, BLOCKING, POOL, LIBPQ),
 }
 
 # How often a measurement is made while the disk is slow.
 ATTEMPTS = 4
 
-# What the saver is held to: its operation, the floor's, and how many times that it may take.
+# What the saver and the store are held to: the group, their operation, the floor's, and how many times that it may take.
 GOALS = (
-    ("put", PGBENCH, "put", 1.2),
-    ("put_encoded", PGBENCH, "put", 1.2),
-    ("put_writes", PGBENCH, "put_writes", 1.2),
-    ("put_writes_encoded", PGBENCH, "put_writes", 1.2),
-    ("put_writes_10", PGBENCH, "put_writes_10", 1.2),
-    ("put_writes_10_encoded", PGBENCH, "put_writes_10", 1.2),
-    ("get_latest", LIBPQ, "get_latest", 1.3),
-    ("list_all", LIBPQ, "list_all", 1.3),
+    ("chat", "put", PGBENCH, "put", 1.2),
+    ("chat", "put_encoded", PGBENCH, "put", 1.2),
+    ("chat", "put_writes", PGBENCH, "put_writes", 1.2),
+    ("chat", "put_writes_encoded", PGBENCH, "put_writes", 1.2),
+    ("chat", "put_writes_10", PGBENCH, "put_writes_10", 1.2),
+    ("chat", "put_writes_10_encoded", PGBENCH, "put_writes_10", 1.2),
+    ("chat", "get_latest", LIBPQ, "get_latest", 1.3),
+    ("chat", "list_all", LIBPQ, "list_all", 1.3),
+    *(
+        ("store", operation, floor, operation, 1.3)
+        for floor in (LIBPQ, FLOOR)
+        for operation in ("put", "get", "search_all", "search_user", "batch_100")
+    ),
 )
 
 BLOB_JOIN = """inner join checkpoint_blobs bl
@@ -99,14 +108,15 @@ def run_sql(database, sql):
 
 
 @contextlib.contextmanager
-def fresh_database(sync):
+def fresh_database(sync, group):
     from langgraph.checkpoint.postgres import PostgresSaver
 
+    opened = stores.blocking if group == "store" else PostgresSaver.from_conn_string
     name = f"bench_{random.getrandbits(48):012x}"
     run_sql("postgres", f"CREATE DATABASE {name}")
     try:
-        with PostgresSaver.from_conn_string(url(name)) as saver:
-            saver.setup()
+        with opened(url(name)) as saver_or_store:
+            saver_or_store.setup()
         run_sql(name, "CHECKPOINT")
         yield name, url(name, sync)
     finally:
@@ -199,15 +209,28 @@ async def drive_pool(where, *more):
         return await drive_group(Waiting(AsyncPostgresSaver(pool)), *more)
 
 
+async def drive_stores(driver, where, printed, analyze):
+    items = stores.Items(printed)
+    if driver == LIBPQ:
+        return await stores.drive_floor(Libpq(where), items, analyze)
+    if driver == POOL:
+        async with stores.pooled(where) as store:
+            return await stores.drive_store(store, items, analyze)
+    with stores.blocking(where) as store:
+        return await stores.drive_store(stores.BlockingStore(store), items, analyze)
+
+
 def drive(arguments, chats):
     """One measurement of Python's, as the Rust driver prints it."""
-    with fresh_database(arguments.sync) as (name, where):
+    group, level = arguments.group, arguments.level
+    with fresh_database(arguments.sync, group) as (name, where):
 
         def analyze():
             run_sql(name, "VACUUM (ANALYZE)")
 
-        group, level = arguments.group, arguments.level
-        if arguments.drive == LIBPQ:
+        if group == "store":
+            ops = asyncio.run(drive_stores(arguments.drive, where, *chats, analyze))
+        elif arguments.drive == LIBPQ:
             ops = asyncio.run(read_by_libpq(where, group, chats, level, analyze))
         elif arguments.drive == POOL:
             ops = asyncio.run(drive_pool(where, group, chats, level, arguments.seconds, analyze))
@@ -229,7 +252,7 @@ def measure(arguments, driver, group, level, data):
     if driver.startswith("rust-"):
         program = [arguments.workload, "--impl", driver.removeprefix("rust-"), *settings]
         return last_line(program + (arguments.rust if driver == RUST else []))
-    return last_line([sys.executable, __file__, "--drive", driver, *settings], input=data)
+    return last_line([sys.executable, __file__, "--drive", driver, *settings], input=data[group])
 
 
 def one_round(arguments, number, data):
@@ -304,8 +327,8 @@ def report_goals(results):
             met = "yes" if holds(sorted(ratios)[len(ratios) // 2]) else "**no**"
             rows.append((what, goal, cell(ratios), met))
 
-    for operation, driver, floor, most in GOALS:
-        ours, floors = results.values(RUST, "chat", operation), results.values(driver, "chat", floor)
+    for group, operation, driver, floor, most in GOALS:
+        ours, floors = results.values(RUST, group, operation), results.values(driver, group, floor)
         row(f"{operation} / {driver}'s", ours, floors, f"at most {most}", lambda ratio, most=most: ratio <= most)
     short, long = (results.values(RUST, "scale", "get_latest", level) for level in (100, 5000))
     row("get_latest, 5,000 steps / 100", long, short, "0.8 to 1.2", lambda ratio: 0.8 <= ratio <= 1.2)
@@ -318,12 +341,16 @@ def report_goals(results):
     row(f"client CPU of a step, {POOL}'s / ours", python, ours, "at least 5", lambda ratio: ratio >= 5)
     ours, python = (results.values(driver, "conc", "step", 32, what="client_cpu_ms") for driver in (RUST, POOL))
     row("the same of 32 tasks", python, ours, "at least 5", lambda ratio: ratio >= 5)
+    ours = results.values(RUST, "store", "list_namespaces")
+    for driver in (BLOCKING, POOL):
+        python = results.values(driver, "store", "list_namespaces")
+        row(f"list_namespaces, {driver}'s / ours", python, ours, "at least 20", lambda ratio: ratio >= 20)
     if rows:
         table(("what", "goal", "ratio within rounds", "met"), rows)
 
 
 def report_group(results, group, level, what="p50_ms"):
-    """Operations by drivers, with the ratios of Python's savers to ours."""
+    """Operations by drivers, with the ratios of the others to ours."""
     drivers = [driver for driver in DRIVERS[group] if results.of(driver, group, level)]
     operations = dict.fromkeys(name for line in results.of(RUST, group, level) for name in line["ops"])
     rows = []
@@ -369,20 +396,21 @@ def report(lines):
     print(f"synchronous_commit {', '.join(syncs)}; median of {rounds} rounds (lowest to highest)")
     print(f"8 KiB written and synced: {disk} ms")
     report_goals(results)
-    for group in ("chat", "big", "scale"):
+    for group in ("chat", "big", "scale", "store"):
         for level in LEVELS[group]:
             report_group(results, group, level)
-    report_group(results, "chat", None, "client_cpu_ms")
+    for group in ("chat", "store"):
+        report_group(results, group, None, "client_cpu_ms")
     report_conc(results)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workload", help="the Rust driver")
-    parser.add_argument("--rust", nargs=argparse.REMAINDER, default=[], help="more arguments for our saver's runs; last")
+    parser.add_argument("--rust", nargs=argparse.REMAINDER, default=[], help="more arguments for our own runs; last")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sync", choices=("on", "off"), default="on", help="synchronous_commit")
-    parser.add_argument("--groups", nargs="+", choices=tuple(LEVELS), default=list(LEVELS))
+    parser.add_argument("--groups", nargs="+", choices=tuple(LEVELS), default=SAVER_GROUPS)
     parser.add_argument("--only", nargs="+", choices=sorted({name for all_ in DRIVERS.values() for name in all_}))
     parser.add_argument("--seconds", type=float, default=5, help="how long the tasks of one level run")
     parser.add_argument(
@@ -393,7 +421,7 @@ def main():
     )
     parser.add_argument("--save", metavar="FILE", help="adds each measurement to this file")
     parser.add_argument("--report", nargs="+", metavar="FILE", help="prints the tables of saved measurements")
-    parser.add_argument("--drive", metavar="DRIVER", help="one measurement of Python's; the chats come on stdin")
+    parser.add_argument("--drive", metavar="DRIVER", help="one measurement of Python's; the data comes on stdin")
     parser.add_argument("--group")
     parser.add_argument("--level", type=int)
     arguments = parser.parse_args()
@@ -408,8 +436,10 @@ def main():
     if not arguments.report:
         if not arguments.workload or arguments.rounds < 1:
             parser.error("--workload and at least one round are needed")
-        command = [arguments.workload, "--group", "data"]
-        data = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        data = {}
+        for group in arguments.groups:
+            command = [arguments.workload, "--group", "items" if group == "store" else "data"]
+            data[group] = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
         for number in range(arguments.rounds):
             lines += one_round(arguments, number, data)
     report([line for line in lines if line["disk_sync_ms"] <= arguments.disk_ms])

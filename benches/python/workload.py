@@ -295,7 +295,7 @@ async def drive_big(saver):
 
 def expect(holds):
     if not holds:
-        raise SystemExit("Python's saver returned something else than was stored")
+        raise SystemExit("Python's saver or store returned something else than was stored")
 
 
 def disk_sync(directory):

@@ -38,7 +38,8 @@ impl SplitMix64 {
         from[self.below(N)]
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    /// Makes a number below a bound, which is not 0.
+    pub fn below(&mut self, bound: usize) -> usize {
         // The remainder is below a `usize`, so nothing is lost.
         usize::try_from(self.next_u64() % bound as u64).unwrap_or_default()
     }
@@ -189,10 +190,14 @@ pub fn big_blob(i: u64) -> Bytes {
 /// The value of an item of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ItemValue {
-    kind: String,
-    score: u64,
-    tags: Vec<String>,
-    text: String,
+    /// One of ten.
+    pub kind: String,
+    /// Below a thousand.
+    pub score: u64,
+    /// Three words.
+    pub tags: Vec<String>,
+    /// 200 bytes of words.
+    pub text: String,
 }
 
 /// Makes the value of item `i` of a store.
