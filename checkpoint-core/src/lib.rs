@@ -67,7 +67,7 @@ pub use config::{CheckpointConfig, ListQuery, PruneStrategy, Str, ThreadInfo, Th
 pub use delta::DeltaChannelHistory;
 pub use error::{Error, ErrorKind, Result, ResultExt};
 pub use filter::{Filter, FilterSemantics};
-pub use memory::InMemorySaver;
+pub use memory::{InMemorySaver, InMemoryStore, InMemoryStoreBuilder};
 pub use metadata::CheckpointMetadata;
 pub use saver::{BaseCheckpointSaver, SaverCapabilities, SaverExt};
 pub use serde::{Tag, TypedBytes, Value};

@@ -1,5 +1,10 @@
 //! Backends that keep everything in this process.
 
+mod items;
 mod saver;
+mod store;
 
 pub use saver::InMemorySaver;
+pub use store::{InMemoryStore, InMemoryStoreBuilder};
+
+const BACKEND: &str = "memory";

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
 
+use super::BACKEND;
 use crate::delta::{self, DeltaChannelHistory, HistoryWalk, Link};
 use crate::filter::FilterSemantics;
 use crate::{
@@ -14,8 +15,6 @@ use crate::{
     CheckpointTuple, ListQuery, PendingWrite, PruneStrategy, Result, ResultExt, SaverCapabilities, Str,
     ThreadInfo, ThreadQuery, id, index_writes,
 };
-
-const BACKEND: &str = "memory";
 
 /// How many tuples one page of a listing holds.
 const PAGE: usize = 128;

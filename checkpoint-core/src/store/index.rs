@@ -43,6 +43,24 @@ pub trait Embeddings: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+macro_rules! forward {
+    ($wrapper:ident) => {
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<T: Embeddings + ?Sized> Embeddings for $wrapper<T> {
+            async fn embed_documents(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
+                (**self).embed_documents(texts).await
+            }
+            async fn embed_query(&self, text: &str) -> Result<Vec<f32>> {
+                (**self).embed_query(text).await
+            }
+        }
+    };
+}
+
+forward!(Arc);
+forward!(Box);
+
 fn wrong_count() -> Error {
     Error::new(ErrorKind::Backend, "the embeddings returned another number of vectors than there were texts")
 }
@@ -290,14 +308,16 @@ impl IndexConfig {
     /// # Cancellation
     /// May be dropped at any time.
     pub async fn embed_searches(&self, searches: &[(usize, SearchOp)]) -> Result<Vec<Option<Arc<[f32]>>>> {
-        let queries: HashSet<&str> =
-            searches.iter().filter_map(|(_, search)| search.query.as_deref()).collect();
-        let vectors: HashMap<&str, Arc<[f32]>> = stream::iter(queries)
-            .map(|query| async move { Ok::<_, Error>((query, self.embed_query(query).await?)) })
+        let queries: HashSet<Str> = searches.iter().filter_map(|(_, search)| search.query.clone()).collect();
+        let vectors: HashMap<Str, Arc<[f32]>> = stream::iter(queries)
+            .map(|query| async move {
+                let vector = self.embed_query(&query).await?;
+                Ok::<_, Error>((query, vector))
+            })
             .buffer_unordered(Self::QUERIES_AT_ONCE)
             .try_collect()
             .await?;
-        let vector = |search: &SearchOp| vectors.get(search.query.as_deref()?).cloned();
+        let vector = |search: &SearchOp| vectors.get(search.query.as_ref()?).cloned();
         Ok(searches.iter().map(|(_, search)| vector(search)).collect())
     }
 

@@ -31,7 +31,7 @@ mod filter;
 mod index;
 mod item;
 mod namespace;
-// mod ngram;
+mod ngram;
 mod op;
 mod path;
 mod ttl;
@@ -49,7 +49,7 @@ pub use filter::{Comparison, Condition, ItemFilter};
 pub use index::{Distance, Embeddings, IndexConfig, ItemIndex, Text};
 pub use item::{Item, JsonObject, SearchItem};
 pub use namespace::{MatchCondition, Namespace};
-// pub use ngram::NgramEmbeddings;
+pub use ngram::NgramEmbeddings;
 pub use op::{GetOp, ListNamespacesOp, Op, OpResult, Ops, PutOp, SearchOp};
 pub use ttl::{Ttl, TtlConfig};
 
