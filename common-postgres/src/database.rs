@@ -278,6 +278,18 @@ impl Connection {
         }
     }
 
+    /// Runs SQL text without parameters and then a statement that is not to be kept, as
+    /// [`query_within`](Self::query_within) does.
+    ///
+    /// # Errors
+    /// What the server says.
+    ///
+    /// # Cancellation
+    /// A dropped call ran wholly or not at all.
+    pub async fn query_once_within(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        self.enclosed(first, self.client.query_typed(sql, params)).await.map_err(convert)
+    }
+
     /// Sends a transaction's begin, a statement and the end at once. One that failed is rolled back by its COMMIT.
     async fn enclosed<T>(
         &self,

@@ -1,0 +1,208 @@
+//! Making and upgrading the tables, in the numbers of Python's migrations.
+
+use std::sync::Arc;
+
+use checkpoint_core::{Error, ErrorKind, Result};
+use common_postgres::tokio_postgres::types::Type;
+use common_postgres::{Connection, Database, Migrations, Step, column, quote};
+
+use crate::AnnIndex;
+use crate::builder::VectorIndex;
+
+/// Processes that set up stores in one database wait for each other.
+const LOCK: i64 = i64::from_be_bytes(*b"stor-mig");
+
+/// The tables of one schema.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    /// The schema, quoted and with its dot, or nothing.
+    pub(crate) prefix: String,
+    items: Migrations,
+    vectors: Option<Migrations>,
+    index: Option<Arc<VectorIndex>>,
+}
+
+impl Tables {
+    pub(crate) fn new(schema: Option<&str>, index: Option<Arc<VectorIndex>>, filter_index: bool) -> Self {
+        let schema = schema.map(quote);
+        let s = schema.as_ref().map_or_else(String::new, |schema| format!("{schema}."));
+        let items = Migrations {
+            schema: schema.clone(),
+            table: format!("{s}store_migrations"),
+            lock: LOCK,
+            steps: item_steps(&s),
+            indexes: if filter_index { vec![value_index(&s)] } else { Vec::new() },
+        };
+        let vectors = index.as_ref().map(|index| Migrations {
+            schema,
+            table: format!("{s}vector_migrations"),
+            lock: LOCK,
+            steps: vector_steps(&s, index),
+            indexes: Vec::new(),
+        });
+        Self { prefix: s, items, vectors, index }
+    }
+
+    pub(crate) async fn set_up(&self, database: &Database) -> Result<()> {
+        // Python's setup takes no lock, and may be met at any step.
+        database
+            .run(|connection| async move {
+                drop(connection);
+                self.items.run(database).await
+            })
+            .await?;
+        let (Some(vectors), Some(index)) = (&self.vectors, &self.index) else { return Ok(()) };
+        database
+            .run(|connection| async move {
+                require_extension(&connection).await?;
+                drop(connection);
+                vectors.run(database).await?;
+                let connection = database.connection().await?;
+                self.check_vectors(&connection, index).await
+            })
+            .await
+    }
+
+    /// Refuses vectors that others made in another way.
+    async fn check_vectors(&self, connection: &Connection, index: &VectorIndex) -> Result<()> {
+        const COLUMN: &str = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute \
+             WHERE attrelid = to_regclass($1) AND attname = 'embedding' AND NOT attisdropped";
+        const CLASS: &str = "SELECT c.opcname::text FROM pg_index i JOIN pg_opclass c ON c.oid = i.indclass[0] \
+             WHERE i.indexrelid = to_regclass($1)";
+        let table = format!("{}store_vectors", self.prefix);
+        let rows = connection.query(COLUMN, &[(&table, Type::TEXT)]).await?;
+        let found: &str = rows.first().map_or(Ok("nothing"), |row| column(row, 0))?;
+        // Where the type's schema is not in the search path, the name has it in front.
+        let wanted = format!("{}({})", index.vector_type.as_str(), index.config.dims);
+        if found.rsplit('.').next() != Some(wanted.as_str()) {
+            return Err(Error::new(
+                ErrorKind::Schema,
+                "the table of vectors was made for another index; give the store that one, or use another schema",
+            )
+            .with("table", table)
+            .with("found", found)
+            .with("index", wanted));
+        }
+        let name = format!("{}store_vectors_embedding_idx", self.prefix);
+        let rows = connection.query(CLASS, &[(&name, Type::TEXT)]).await?;
+        let wanted = index.operator_class();
+        match rows.first().map(|row| column::<&str>(row, 0)).transpose()? {
+            Some(found) if index.ann != AnnIndex::Flat && found != wanted => Err(Error::new(
+                ErrorKind::Schema,
+                "the index of the vectors was made for another distance, and searches could not use it; drop it, \
+                 delete version 2 from vector_migrations, and run setup() again",
+            )
+            .with("index", name)
+            .with("found", found)
+            .with("wanted", wanted)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Says what to do where the server cannot have vectors.
+async fn require_extension(connection: &Connection) -> Result<()> {
+    const IS_THERE: &str = "SELECT 1 FROM pg_extension WHERE extname = 'vector'";
+    const IS_AVAILABLE: &str = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'";
+    if !connection.query(IS_THERE, &[]).await?.is_empty() {
+        return Ok(());
+    }
+    if connection.query(IS_AVAILABLE, &[]).await?.is_empty() {
+        return Err(Error::new(
+            ErrorKind::Schema,
+            "the server has no extension `vector`: install pgvector where the server runs (the package \
+             postgresql-VERSION-pgvector, or the image pgvector/pgvector), then run setup() again",
+        ));
+    }
+    match connection.batch("CREATE EXTENSION IF NOT EXISTS vector").await {
+        Err(error) if error.kind() == ErrorKind::InvalidConfig => Err(Error::new(
+            ErrorKind::InvalidConfig,
+            "this role may not make the extension `vector`; have a superuser run CREATE EXTENSION vector in this database",
+        )
+        .with_source(error)),
+        made => made,
+    }
+}
+
+/// Python's migrations of items; a version is a position.
+fn item_steps(s: &str) -> Vec<Step> {
+    vec![
+        Step::new(format!(
+            "CREATE TABLE IF NOT EXISTS {s}store_migrations (v INTEGER PRIMARY KEY);
+            CREATE TABLE IF NOT EXISTS {s}store (
+                prefix TEXT NOT NULL,
+                key TEXT NOT NULL,
+                value JSONB NOT NULL,
+                created_at TIMESTAMP WITH TIME ZONE DEFAULT CURRENT_TIMESTAMP,
+                updated_at TIMESTAMP WITH TIME ZONE DEFAULT CURRENT_TIMESTAMP,
+                PRIMARY KEY (prefix, key)
+            )"
+        )),
+        Step::index(
+            format!("{s}store_prefix_idx"),
+            format!(
+                "CREATE INDEX CONCURRENTLY IF NOT EXISTS store_prefix_idx ON {s}store USING btree (prefix text_pattern_ops)"
+            ),
+        ),
+        Step::new(format!(
+            "ALTER TABLE {s}store ADD COLUMN IF NOT EXISTS expires_at TIMESTAMP WITH TIME ZONE, \
+             ADD COLUMN IF NOT EXISTS ttl_minutes INT"
+        )),
+        Step::new(format!(
+            "CREATE INDEX IF NOT EXISTS idx_store_expires_at ON {s}store (expires_at) WHERE expires_at IS NOT NULL"
+        )),
+    ]
+}
+
+/// The index for filters, which Python does not have.
+fn value_index(s: &str) -> Step {
+    Step::index(
+        format!("{s}store_value_idx"),
+        format!(
+            "CREATE INDEX CONCURRENTLY IF NOT EXISTS store_value_idx ON {s}store USING gin (value jsonb_path_ops)"
+        ),
+    )
+}
+
+/// Python's migrations of vectors.
+fn vector_steps(s: &str, index: &VectorIndex) -> Vec<Step> {
+    let (vector_type, dims) = (index.vector_type.as_str(), index.config.dims);
+    let (method, with) = match index.ann {
+        AnnIndex::Hnsw { m, ef_construction } => {
+            let m = m.map(|m| format!("m = {m}"));
+            let candidates = ef_construction.map(|candidates| format!("ef_construction = {candidates}"));
+            ("hnsw", m.into_iter().chain(candidates).collect())
+        }
+        AnnIndex::Ivfflat { lists } => ("ivfflat", vec![format!("lists = {lists}")]),
+        AnnIndex::Flat => ("", Vec::new()),
+    };
+    let with = if with.is_empty() { String::new() } else { format!(" WITH ({})", with.join(", ")) };
+    vec![
+        Step::new(format!(
+            "CREATE TABLE IF NOT EXISTS {s}vector_migrations (v INTEGER PRIMARY KEY); \
+             CREATE EXTENSION IF NOT EXISTS vector"
+        )),
+        Step::new(format!(
+            "CREATE TABLE IF NOT EXISTS {s}store_vectors (
+                prefix TEXT NOT NULL,
+                key TEXT NOT NULL,
+                field_name TEXT NOT NULL,
+                embedding {vector_type}({dims}),
+                created_at TIMESTAMP WITH TIME ZONE DEFAULT CURRENT_TIMESTAMP,
+                updated_at TIMESTAMP WITH TIME ZONE DEFAULT CURRENT_TIMESTAMP,
+                PRIMARY KEY (prefix, key, field_name),
+                FOREIGN KEY (prefix, key) REFERENCES {s}store(prefix, key) ON DELETE CASCADE
+            )"
+        )),
+        Step::index(
+            format!("{s}store_vectors_embedding_idx"),
+            format!(
+                "CREATE INDEX CONCURRENTLY IF NOT EXISTS store_vectors_embedding_idx ON {s}store_vectors \
+                 USING {method} (embedding {}){with}",
+                index.operator_class()
+            ),
+        )
+        // Python neither makes it nor records it then.
+        .leave_out(index.ann == AnnIndex::Flat),
+    ]
+}

@@ -1,0 +1,467 @@
+//! What is sent. Statements differ by the conditions that an operation has, never by its values, so that a connection
+//! keeps few of them.
+
+use std::error::Error as StdError;
+use std::fmt::{self, Write as _};
+
+use bytes::BytesMut;
+use checkpoint_core::Result;
+use checkpoint_core::store::{ItemFilter, ListNamespacesOp, MatchCondition, Namespace, SearchOp};
+use common_postgres::tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+use common_postgres::{Json, Param};
+
+use crate::AnnIndex;
+use crate::builder::VectorIndex;
+use crate::filter::Conditions;
+
+/// The version of the binary form of `jsonpath`, which stands before the text.
+const PATH_VERSION: u8 = 1;
+
+/// So many items are never under a namespace.
+const ALL: i64 = 1 << 62;
+
+/// That an item has not expired.
+const ALIVE: &str = "(s.expires_at IS NULL OR s.expires_at > now())";
+
+/// What is read of an item, besides its distance from a query.
+const COLUMNS: &str = "s.prefix, s.key, s.value, s.created_at, s.updated_at, s.ttl_minutes IS NOT NULL";
+
+/// The character after the dot: what is below a namespace sorts between the two.
+const AFTER_DOT: char = '/';
+
+/// The columns of reads.
+pub(crate) mod column {
+    /// Which operation of a batch the row belongs to.
+    pub(crate) const AT: usize = 0;
+    pub(crate) const PREFIX: usize = 1;
+    pub(crate) const KEY: usize = 2;
+    pub(crate) const VALUE: usize = 3;
+    pub(crate) const CREATED_AT: usize = 4;
+    pub(crate) const UPDATED_AT: usize = 5;
+    pub(crate) const HAS_TTL: usize = 6;
+    /// How far the item is from the query.
+    pub(crate) const DISTANCE: usize = 7;
+    /// Whether all vectors were looked at.
+    pub(crate) const EXACT: usize = 8;
+    /// How many vectors came back from the index.
+    pub(crate) const SEEN: usize = 9;
+}
+
+/// A path as a parameter of type `jsonpath`.
+struct Path(String);
+
+// The driver logs parameters: none of a user's values may be among them.
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Path({} bytes)", self.0.len())
+    }
+}
+
+impl ToSql for Path {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        out.extend_from_slice(&[PATH_VERSION]);
+        out.extend_from_slice(self.0.as_bytes());
+        Ok(IsNull::No)
+    }
+
+    fn accepts(of_type: &Type) -> bool {
+        *of_type == Type::JSONPATH
+    }
+
+    to_sql_checked!();
+}
+
+/// JSON text of a filter as a parameter of type `jsonb`.
+struct Contained(String);
+
+impl fmt::Debug for Contained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Json(&self.0).fmt(f)
+    }
+}
+
+impl ToSql for Contained {
+    fn to_sql(&self, of_type: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        Json(&self.0).to_sql(of_type, out)
+    }
+
+    fn accepts(of_type: &Type) -> bool {
+        Json::accepts(of_type)
+    }
+
+    to_sql_checked!();
+}
+
+/// A statement's parameters, gathered while it is written.
+#[derive(Debug, Default)]
+pub(crate) struct Parameters<'a>(Vec<(Box<dyn ToSql + Send + Sync + 'a>, Type)>);
+
+impl<'a> Parameters<'a> {
+    /// Adds one and returns how the statement names it.
+    fn bind(&mut self, value: impl ToSql + Send + Sync + 'a, of_type: Type) -> String {
+        let name = of_type
+            .name()
+            .strip_prefix('_')
+            .map_or_else(|| of_type.name().to_owned(), |item| format!("{item}[]"));
+        self.0.push((Box::new(value), of_type));
+        format!("${}::{name}", self.0.len())
+    }
+
+    fn bind_number(&mut self, number: usize) -> String {
+        self.bind(i64::try_from(number).unwrap_or(i64::MAX), Type::INT8)
+    }
+
+    /// As the driver takes them.
+    pub(crate) fn list(&self) -> Vec<Param<'_>> {
+        self.0.iter().map(|(value, of_type)| (&**value as _, of_type.clone())).collect()
+    }
+}
+
+/// How far a search by nearness looks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reach {
+    /// Under a namespace with at most so many items all vectors are looked at.
+    pub(crate) exact_up_to: i64,
+    /// Else, so many come from the index.
+    pub(crate) nearest: usize,
+}
+
+impl Reach {
+    /// All vectors, however many items there are.
+    pub(crate) const EXACT: Self = Self { exact_up_to: ALL, nearest: 0 };
+}
+
+/// A namespace and what is below it, as a condition on the column `prefix` of any table, behind another condition.
+struct Below(Option<[String; 3]>);
+
+impl Below {
+    fn new(params: &mut Parameters<'_>, namespace: &Namespace) -> Self {
+        if namespace.is_root() {
+            return Self(None);
+        }
+        let text = namespace.to_text();
+        let bounds = [format!("{text}."), format!("{text}{AFTER_DOT}"), text];
+        Self(Some(bounds.map(|bound| params.bind(bound, Type::TEXT))))
+    }
+
+    /// The operators are those of the index on prefixes: by bytes, whatever the database's collation.
+    fn of(&self, table: &str) -> String {
+        self.0.as_ref().map_or_else(String::new, |[first, end, own]| {
+            format!(
+                " AND ({table}.prefix = {own} OR ({table}.prefix ~>=~ {first} AND {table}.prefix ~<~ {end}))"
+            )
+        })
+    }
+}
+
+/// What a filter comes to, behind another condition.
+fn filtered(params: &mut Parameters<'_>, filter: &ItemFilter) -> Result<String> {
+    let mut sql = String::new();
+    let Conditions { contained, path } = Conditions::new(filter)?;
+    if let Some(contained) = contained {
+        let _ = write!(sql, " AND s.value @> {}", params.bind(Contained(contained), Type::JSONB));
+    }
+    if let Some(path) = path {
+        let _ = write!(sql, " AND s.value @? {}", params.bind(Path(path), Type::JSONPATH));
+    }
+    Ok(sql)
+}
+
+/// What is to be stored and deleted, column by column.
+#[derive(Debug, Default)]
+pub(crate) struct PutColumns<'a> {
+    pub(crate) deleted_prefixes: Vec<&'a str>,
+    pub(crate) deleted_keys: Vec<&'a str>,
+    pub(crate) prefixes: Vec<&'a str>,
+    pub(crate) keys: Vec<&'a str>,
+    pub(crate) values: Vec<Json<'a>>,
+    pub(crate) seconds: Vec<Option<f64>>,
+    pub(crate) minutes: Vec<Option<i32>>,
+    pub(crate) vector_prefixes: Vec<&'a str>,
+    pub(crate) vector_keys: Vec<&'a str>,
+    pub(crate) field_names: Vec<&'a str>,
+    /// The numbers of all vectors in a row.
+    pub(crate) numbers: Vec<f32>,
+}
+
+/// The statements for the tables of one schema.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    /// The schema, quoted and with its dot, or nothing.
+    schema: String,
+    pub(crate) get: String,
+    pub(crate) get_many: String,
+    pub(crate) refresh: String,
+    pub(crate) sweep: String,
+    pub(crate) put_one: String,
+}
+
+impl Statements {
+    pub(crate) fn new(schema: &str) -> Self {
+        let s = schema;
+        // By range and order instead of equality: a server that knows little of the table could otherwise take the index
+        // on prefixes, and look at a whole namespace for one item.
+        let by_key = |prefix: &str, key: &str| {
+            format!(
+                "SELECT {COLUMNS} FROM {s}store s WHERE s.prefix = {prefix} AND s.key >= {key} AND s.key <= {key} \
+                 AND {ALIVE} ORDER BY s.prefix, s.key LIMIT 1"
+            )
+        };
+        Self {
+            schema: s.to_owned(),
+            get: format!("SELECT 0, item.* FROM ({}) item", by_key("$1", "$2")),
+            get_many: format!(
+                "SELECT (wanted.at - 1)::int4, item.* FROM unnest($1::text[], $2::text[]) WITH ORDINALITY wanted(prefix, key, at) \
+                 CROSS JOIN LATERAL ({}) item",
+                by_key("wanted.prefix", "wanted.key")
+            ),
+            // Whoever else has a row writes it, or refreshes it too; nobody waits for that. What Python rounded to no
+            // minutes at all is not cut off.
+            refresh: format!(
+                "WITH due AS (SELECT s.prefix, s.key FROM unnest($1::text[], $2::text[]) found(prefix, key) \
+                 JOIN {s}store s ON s.prefix = found.prefix AND s.key = found.key \
+                 WHERE s.ttl_minutes IS NOT NULL AND s.expires_at > now() FOR NO KEY UPDATE OF s SKIP LOCKED) \
+                 UPDATE {s}store s SET expires_at = GREATEST(s.expires_at, now() + make_interval(mins => s.ttl_minutes)) \
+                 FROM due WHERE s.prefix = due.prefix AND s.key = due.key"
+            ),
+            sweep: format!(
+                "WITH due AS (SELECT s.prefix, s.key FROM {s}store s WHERE s.expires_at <= now() \
+                 ORDER BY s.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED), \
+                 swept AS (DELETE FROM {s}store s USING due WHERE s.prefix = due.prefix AND s.key = due.key RETURNING 1) \
+                 SELECT count(*) FROM swept"
+            ),
+            put_one: upsert(s, "VALUES ($1::text, $2::text, $3::jsonb, $4::float8, $5::int4)"),
+        }
+    }
+
+    /// Finds items by namespace and filter, the last put first.
+    pub(crate) fn search(&self, params: &mut Parameters<'_>, at: usize, op: &SearchOp) -> Result<String> {
+        let below = Below::new(params, &op.namespace_prefix).of("s");
+        let filtered = filtered(params, &op.filter)?;
+        let (limit, offset) = (params.bind_number(op.limit), params.bind_number(op.offset));
+        Ok(format!(
+            "SELECT {at}, {COLUMNS} FROM {}store s WHERE {ALIVE}{below}{filtered} \
+             ORDER BY s.updated_at DESC, s.prefix COLLATE \"C\", s.key COLLATE \"C\" LIMIT {limit} OFFSET {offset}",
+            self.schema
+        ))
+    }
+
+    /// Finds items by nearness to a vector. There is always a row, which tells whether all vectors were looked at, and
+    /// how many came from the index.
+    pub(crate) fn search_vectors<'a>(
+        &self,
+        params: &mut Parameters<'a>,
+        at: usize,
+        op: &SearchOp,
+        vector: &'a [f32],
+        index: &VectorIndex,
+        reach: Reach,
+    ) -> Result<String> {
+        let s = &self.schema;
+        let vector = params.bind(vector, Type::FLOAT4_ARRAY);
+        let distance = format!("v.embedding {} (SELECT query.v FROM query)", index.operator());
+        let below = Below::new(params, &op.namespace_prefix);
+        let filtered = filtered(params, &op.filter)?;
+        let (limit, offset) = (params.bind_number(op.limit), params.bind_number(op.offset));
+        let items = format!(
+            "{s}store s JOIN {s}store_vectors v ON v.prefix = s.prefix AND v.key = s.key WHERE {ALIVE}"
+        );
+        let (of_items, of_vectors) = (below.of("s"), below.of("v"));
+        let (few, near, either) = if index.ann == AnnIndex::Flat {
+            ("SELECT true AS items".to_owned(), "SELECT WHERE false".to_owned(), "exact")
+        } else {
+            let exact_up_to = params.bind(reach.exact_up_to, Type::INT8);
+            let nearest = params.bind_number(reach.nearest);
+            (
+                format!(
+                    "SELECT count(*) <= {exact_up_to} AS items FROM \
+                     (SELECT FROM {s}store s WHERE true{of_items} LIMIT {exact_up_to} + 1) counted"
+                ),
+                format!(
+                    "SELECT s.prefix, s.key, {distance} AS distance FROM {items} AND NOT (SELECT items FROM few)\
+                     {of_vectors}{filtered} ORDER BY {distance} LIMIT {nearest}"
+                ),
+                "(SELECT * FROM exact UNION ALL SELECT * FROM near)",
+            )
+        };
+        Ok(format!(
+            "WITH query AS MATERIALIZED (SELECT ({vector})::{vector_type} AS v), few AS MATERIALIZED ({few}), \
+             exact AS MATERIALIZED (SELECT s.prefix, s.key, min({distance}) AS distance FROM {items} \
+             AND (SELECT items FROM few){of_items}{filtered} GROUP BY s.prefix, s.key), \
+             near AS MATERIALIZED ({near}), \
+             best AS (SELECT either.prefix, either.key, min(either.distance) AS distance FROM {either} either \
+             GROUP BY either.prefix, either.key HAVING min(either.distance) <> 'NaN' \
+             ORDER BY distance, either.prefix COLLATE \"C\", either.key COLLATE \"C\" LIMIT {limit} OFFSET {offset}) \
+             SELECT {at}, found.*, (SELECT items FROM few), (SELECT count(*) FROM near) FROM (SELECT) one LEFT JOIN \
+             (SELECT {COLUMNS}, best.distance FROM best JOIN {s}store s ON s.prefix = best.prefix AND s.key = best.key) \
+             found ON true ORDER BY found.distance, found.prefix COLLATE \"C\", found.key COLLATE \"C\"",
+            vector_type = index.vector_type.as_str(),
+        ))
+    }
+
+    /// Lists namespaces by jumping from one to the next in the index on prefixes.
+    pub(crate) fn list_namespaces(
+        &self,
+        params: &mut Parameters<'_>,
+        at: usize,
+        op: &ListNamespacesOp,
+    ) -> String {
+        let s = &self.schema;
+        let patterns: Vec<String> = op.match_conditions.iter().filter_map(pattern).collect();
+        let patterns = params.bind(patterns, Type::TEXT_ARRAY);
+        let cut = op.max_depth.map(|depth| {
+            let depth = params.bind(i32::try_from(depth).unwrap_or(i32::MAX), Type::INT4);
+            format!("array_to_string((string_to_array(walk.prefix, '.'))[1:{depth}], '.')")
+        });
+        // After a namespace comes what is at least it and the least character, or, where what is below it is skipped,
+        // what is beyond the dot.
+        let following = "walk.prefix || chr(1)";
+        let (next, living) = match &cut {
+            Some(cut) if skips(op) => {
+                let next =
+                    format!("CASE WHEN {cut} = walk.prefix THEN {following} ELSE {cut} || '{AFTER_DOT}' END");
+                // One namespace stands for all that are skipped.
+                let range = format!("s.prefix ~>=~ walk.prefix AND s.prefix ~<~ {next}");
+                (next, range)
+            }
+            _ => (following.to_owned(), "s.prefix = walk.prefix".to_owned()),
+        };
+        let within = op.match_conditions.iter().map(MatchCondition::literal_prefix);
+        let within = within.max_by_key(|prefix| prefix.labels().len()).filter(|prefix| !prefix.is_root());
+        let (itself, first, end) = match within {
+            None => (String::new(), "''".to_owned(), String::new()),
+            Some(within) => {
+                let text = within.to_text();
+                let (first, end) = (format!("{text}."), format!("{text}{AFTER_DOT}"));
+                let [text, first, end] = [text, first, end].map(|bound| params.bind(bound, Type::TEXT));
+                (
+                    format!(
+                        "SELECT {text} AS prefix WHERE EXISTS (SELECT FROM {s}store s WHERE s.prefix = {text}) UNION ALL "
+                    ),
+                    first,
+                    format!(" AND s.prefix ~<~ {end}"),
+                )
+            }
+        };
+        let step = |from: &str| {
+            format!(
+                "SELECT s.prefix FROM {s}store s WHERE s.prefix ~>=~ ({from}){end} ORDER BY s.prefix USING ~<~ LIMIT 1"
+            )
+        };
+        let walk = format!(
+            "WITH RECURSIVE steps(prefix) AS (({}) UNION ALL SELECT ({}) FROM steps walk WHERE walk.prefix IS NOT NULL)",
+            step(&first),
+            step(&next),
+        );
+        let (limit, offset) = (params.bind_number(op.limit), params.bind_number(op.offset));
+        let chosen = format!(
+            "({itself}SELECT prefix FROM steps) walk WHERE walk.prefix IS NOT NULL AND walk.prefix ~ ALL ({patterns}) \
+             AND (NOT EXISTS (SELECT FROM {s}store s WHERE s.expires_at <= now()) \
+             OR (SELECT true FROM {s}store s WHERE {ALIVE} AND {living} LIMIT 1))"
+        );
+        let listed = match cut {
+            // The walk is in order, and ends when there are enough.
+            None => format!("{walk} SELECT walk.prefix FROM {chosen}"),
+            // A namespace and what is below it are not always neighbours: `a`, `a-b`, `a.b`.
+            Some(cut) => {
+                format!("{walk} SELECT DISTINCT {cut} COLLATE \"C\" AS prefix FROM {chosen} ORDER BY prefix")
+            }
+        };
+        format!("SELECT {at}, listed.* FROM ({listed} LIMIT {limit} OFFSET {offset}) listed")
+    }
+
+    /// Stores, replaces and deletes items, and their vectors with them.
+    pub(crate) fn put<'a>(
+        &self,
+        params: &mut Parameters<'a>,
+        columns: PutColumns<'a>,
+        index: Option<&VectorIndex>,
+    ) -> String {
+        let s = &self.schema;
+        let mut parts = Vec::new();
+        if !columns.deleted_keys.is_empty() {
+            let prefixes = params.bind(columns.deleted_prefixes, Type::TEXT_ARRAY);
+            let keys = params.bind(columns.deleted_keys, Type::TEXT_ARRAY);
+            parts.push(format!(
+                "gone AS (DELETE FROM {s}store s USING unnest({prefixes}, {keys}) d(prefix, key) \
+                 WHERE s.prefix = d.prefix AND s.key = d.key)"
+            ));
+        }
+        if !columns.keys.is_empty() {
+            let prefixes = params.bind(columns.prefixes, Type::TEXT_ARRAY);
+            let keys = params.bind(columns.keys, Type::TEXT_ARRAY);
+            let values = params.bind(columns.values, Type::JSONB_ARRAY);
+            let seconds = params.bind(columns.seconds, Type::FLOAT8_ARRAY);
+            let minutes = params.bind(columns.minutes, Type::INT4_ARRAY);
+            let items = format!("SELECT * FROM unnest({prefixes}, {keys}, {values}, {seconds}, {minutes})");
+            parts.push(format!("stored AS ({})", upsert(s, &items)));
+            if let Some(index) = index {
+                let (dims, vector_type) = (index.config.dims, index.vector_type.as_str());
+                let vector_prefixes = params.bind(columns.vector_prefixes, Type::TEXT_ARRAY);
+                let vector_keys = params.bind(columns.vector_keys, Type::TEXT_ARRAY);
+                let names = params.bind(columns.field_names, Type::TEXT_ARRAY);
+                let numbers = params.bind(columns.numbers, Type::FLOAT4_ARRAY);
+                let vectors = format!("unnest({vector_prefixes}, {vector_keys}, {names})");
+                parts.push(format!(
+                    "stale AS (DELETE FROM {s}store_vectors v USING unnest({prefixes}, {keys}) i(prefix, key) \
+                     WHERE v.prefix = i.prefix AND v.key = i.key AND NOT EXISTS (SELECT FROM {vectors} \
+                     n(prefix, key, field_name) WHERE n.prefix = v.prefix AND n.key = v.key AND n.field_name = v.field_name))"
+                ));
+                parts.push(format!(
+                    "vectors AS (INSERT INTO {s}store_vectors AS v \
+                     (prefix, key, field_name, embedding, created_at, updated_at) SELECT n.prefix, n.key, n.field_name, \
+                     (({numbers})[(n.at - 1) * {dims} + 1 : n.at * {dims}])::{vector_type}, now(), now() \
+                     FROM {vectors} WITH ORDINALITY n(prefix, key, field_name, at) \
+                     ON CONFLICT (prefix, key, field_name) DO UPDATE SET embedding = EXCLUDED.embedding, updated_at = now())"
+                ));
+            }
+        }
+        format!("WITH {} SELECT", parts.join(", "))
+    }
+}
+
+/// An item that has expired is another one than the one that is put in its place.
+fn upsert(schema: &str, items: &str) -> String {
+    format!(
+        "INSERT INTO {schema}store AS s (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes) \
+         SELECT i.prefix, i.key, i.value, now(), now(), now() + make_interval(secs => i.seconds), i.minutes \
+         FROM ({items}) i(prefix, key, value, seconds, minutes) \
+         ON CONFLICT (prefix, key) DO UPDATE SET value = EXCLUDED.value, \
+         created_at = CASE WHEN s.expires_at <= now() THEN now() ELSE s.created_at END, updated_at = now(), \
+         expires_at = EXCLUDED.expires_at, ttl_minutes = EXCLUDED.ttl_minutes"
+    )
+}
+
+/// Whether what is below a namespace of the wanted depth need not be looked at: no condition depends on it.
+fn skips(op: &ListNamespacesOp) -> bool {
+    op.match_conditions.iter().all(|condition| match condition {
+        MatchCondition::Prefix(pattern) => op.max_depth.is_some_and(|depth| pattern.labels().len() <= depth),
+        other => other.pattern().is_root(),
+    })
+}
+
+/// A condition as a regular expression on the dotted text, unless it chooses everything.
+fn pattern(condition: &MatchCondition) -> Option<String> {
+    let labels = condition.pattern().labels();
+    if labels.is_empty() {
+        return None;
+    }
+    let labels: Vec<String> =
+        labels.iter().map(|label| if &**label == "*" { "[^.]+".to_owned() } else { escape(label) }).collect();
+    let body = labels.join(r"\.");
+    Some(match condition {
+        MatchCondition::Suffix(_) => format!(r"(^|\.){body}\Z"),
+        _ => format!(r"^{body}(\.|\Z)"),
+    })
+}
+
+/// Writes a label so that a regular expression means just that.
+fn escape(label: &str) -> String {
+    label.chars().fold(String::with_capacity(label.len()), |mut escaped, c| {
+        if c.is_ascii() && !c.is_ascii_alphanumeric() && c != '_' {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+        escaped
+    })
+}

@@ -1,0 +1,44 @@
+//! The task that removes expired items.
+
+use std::time::Duration;
+
+use checkpoint_core::store::BaseStore;
+use checkpoint_core::{Error, Result};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use crate::PostgresStore;
+
+/// The shortest pause between two sweeps.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// A task that removes expired items; it ends when this is dropped. Several of them, in several processes, do not get in
+/// each other's way.
+#[derive(Debug)]
+#[must_use = "the task ends when this is dropped"]
+pub struct TtlSweeper(JoinHandle<()>);
+
+impl TtlSweeper {
+    pub(crate) fn start(store: PostgresStore, every: Duration) -> Result<Self> {
+        let runtime = Handle::try_current()
+            .map_err(|error| Error::invalid_config("a sweeper runs in a tokio runtime").with_source(error))?;
+        Ok(Self(runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(every.max(SHORTEST)).await;
+                match store.sweep_ttl().await {
+                    Ok(0) => {}
+                    Ok(swept) => tracing::debug!(swept, "removed expired items"),
+                    Err(error) => {
+                        tracing::warn!(%error, "expired items are not removed; the next sweep tries again");
+                    }
+                }
+            }
+        })))
+    }
+}
+
+impl Drop for TtlSweeper {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,148 @@
+//! Writing: one item in a statement of its own, anything else in one statement for the whole batch.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use checkpoint_core::store::{JsonObject, PutOp, TtlConfig};
+use checkpoint_core::{Error, Result};
+use common_postgres::tokio_postgres::types::Type;
+use common_postgres::{Connection, Json};
+
+use crate::sql::{Parameters, PutColumns};
+use crate::store::Shared;
+
+/// One put, checked.
+struct Row<'a> {
+    prefix: String,
+    op: &'a PutOp,
+    ttl: Option<Duration>,
+    vectors: Vec<(String, Arc<[f32]>)>,
+}
+
+/// Puts that are ready to be sent.
+pub(crate) struct PutRows<'a>(Vec<Row<'a>>);
+
+impl<'a> PutRows<'a> {
+    /// Checks what the server cannot hold. The vectors are those of each put, if the store has an index.
+    pub(crate) fn new(
+        puts: &'a [PutOp],
+        vectors: Vec<Vec<(String, Arc<[f32]>)>>,
+        ttl: &TtlConfig,
+    ) -> Result<Self> {
+        let mut vectors = vectors.into_iter();
+        let mut rows = Vec::with_capacity(puts.len());
+        for op in puts {
+            if let Some(value) = &op.value {
+                check_value(value)
+                    .map_err(|error| error.with("namespace", &op.namespace).with("key", &op.key))?;
+            }
+            let vectors = vectors.next().unwrap_or_default();
+            for (field_name, _) in &vectors {
+                check_text("field_name", field_name)?;
+            }
+            rows.push(Row { prefix: op.namespace.to_text(), op, ttl: op.ttl.resolve(ttl)?, vectors });
+        }
+        // Batches that share items take them in the same order, and do not wait for each other in a circle.
+        rows.sort_by(|a, b| (&a.prefix, &a.op.key).cmp(&(&b.prefix, &b.op.key)));
+        Ok(Self(rows))
+    }
+
+    /// Stores them all, or none.
+    pub(crate) async fn store(&self, shared: &Shared, connection: &Connection) -> Result<()> {
+        if let (None, [Row { prefix, op: PutOp { key, value: Some(value), .. }, ttl, .. }]) =
+            (&shared.index, self.0.as_slice())
+        {
+            let (key, value, (seconds, minutes)) = (&**key, Json(value.as_str()), columns_of(*ttl));
+            let params = [
+                (prefix as _, Type::TEXT),
+                (&key as _, Type::TEXT),
+                (&value as _, Type::JSONB),
+                (&seconds as _, Type::FLOAT8),
+                (&minutes as _, Type::INT4),
+            ];
+            return connection.query(&shared.sql.put_one, &params).await.map(|_| ());
+        }
+        let mut columns = PutColumns::default();
+        for Row { prefix, op, ttl, vectors } in &self.0 {
+            let Some(value) = &op.value else {
+                columns.deleted_prefixes.push(prefix);
+                columns.deleted_keys.push(&op.key);
+                continue;
+            };
+            columns.prefixes.push(prefix);
+            columns.keys.push(&op.key);
+            columns.values.push(Json(value.as_str()));
+            let (seconds, minutes) = columns_of(*ttl);
+            columns.seconds.push(seconds);
+            columns.minutes.push(minutes);
+            for (field_name, vector) in vectors {
+                columns.vector_prefixes.push(prefix);
+                columns.vector_keys.push(&op.key);
+                columns.field_names.push(field_name);
+                columns.numbers.extend_from_slice(vector);
+            }
+        }
+        let mut params = Parameters::default();
+        let sql = shared.sql.put(&mut params, columns, shared.index.as_deref());
+        connection.query(&sql, &params.list()).await.map(|_| ())
+    }
+}
+
+/// Seconds, by which the item expires, and whole minutes, by which reading prolongs its life: the column has no fractions,
+/// and an item never lives shorter than it was told to.
+fn columns_of(ttl: Option<Duration>) -> (Option<f64>, Option<i32>) {
+    let minutes = ttl.map(|ttl| {
+        let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+        i32::try_from(seconds.div_ceil(60)).unwrap_or(i32::MAX)
+    });
+    (ttl.map(|ttl| ttl.as_secs_f64()), minutes)
+}
+
+/// Refuses a text that the server cannot hold.
+pub(crate) fn check_text(what: &'static str, text: &str) -> Result<()> {
+    if text.contains('\0') {
+        return Err(
+            Error::invalid_argument("PostgreSQL cannot hold a text with U+0000 in it").with(what, text)
+        );
+    }
+    Ok(())
+}
+
+/// Refuses a value that the server cannot hold: one with an escaped U+0000.
+fn check_value(value: &JsonObject) -> Result<()> {
+    const ESCAPED: &str = "\\u0000";
+    let text = value.as_str();
+    let is_escape = |at: usize| {
+        let before = text.as_bytes().get(..at).unwrap_or_default();
+        before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 0
+    };
+    if text.match_indices(ESCAPED).any(|(at, _)| is_escape(at)) {
+        return Err(Error::invalid_argument("PostgreSQL cannot hold an item's value with U+0000 in it"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_nul_is_refused() {
+        for (text, holds) in [
+            (r#"{"a": "x\u0000"}"#, false),
+            (r#"{"a": "\\u0000"}"#, true),
+            (r#"{"a": "\\\u0000"}"#, false),
+            (r#"{"a\u0000": 1}"#, false),
+            (r#"{"a": "\u0001"}"#, true),
+        ] {
+            assert_eq!(check_value(&JsonObject::from_text(text).unwrap()).is_ok(), holds, "{text}");
+        }
+    }
+
+    #[test]
+    fn minutes_are_rounded_up() {
+        let minutes = |seconds| columns_of(Some(Duration::from_secs_f64(seconds))).1;
+        assert_eq!([0.01, 30.0, 60.0, 60.01, 90.0, 120.0].map(minutes), [1, 1, 1, 2, 2, 2].map(Some));
+        assert_eq!(columns_of(None), (None, None));
+    }
+}
