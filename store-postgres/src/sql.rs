@@ -240,7 +240,7 @@ impl Statements {
         let filtered = filtered(params, &op.filter)?;
         let (limit, offset) = (params.bind_number(op.limit), params.bind_number(op.offset));
         Ok(format!(
-            "SELECT {at}, {COLUMNS} FROM {}store s WHERE {ALIVE}{below}{filtered} \
+            "SELECT {at}, {COLUMNS}, NULL::float8, NULL::bool, NULL::int8 FROM {}store s WHERE {ALIVE}{below}{filtered} \
              ORDER BY s.updated_at DESC, s.prefix COLLATE \"C\", s.key COLLATE \"C\" LIMIT {limit} OFFSET {offset}",
             self.schema
         ))
