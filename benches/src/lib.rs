@@ -15,4 +15,4 @@ pub use data::{
 };
 pub use items::{Items, StoreItem, StoreSearch};
 pub use recorder::{Latencies, Mark, Phase, Recorder};
-pub use vectors::{Clusters, dot};
+pub use vectors::Clusters;

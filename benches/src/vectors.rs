@@ -1,4 +1,4 @@
-//! Vectors in clusters, as embeddings of texts are, and the nearest of them.
+//! Vectors in clusters, as embeddings of texts are.
 
 use std::f64::consts::TAU;
 
@@ -66,20 +66,6 @@ fn scale(vector: &mut [f64]) {
     }
 }
 
-/// The inner product, which for vectors of length 1 is the cosine. Summed in eight lanes, to be fast.
-pub fn dot(a: &[f32], b: &[f32]) -> f64 {
-    let (a_lanes, a_rest) = a.as_chunks::<8>();
-    let (b_lanes, b_rest) = b.as_chunks::<8>();
-    let mut sums = [0.0_f64; 8];
-    for (a, b) in a_lanes.iter().zip(b_lanes) {
-        for lane in 0..8 {
-            sums[lane] += f64::from(a[lane]) * f64::from(b[lane]);
-        }
-    }
-    let rest: f64 = a_rest.iter().zip(b_rest).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
-    sums.iter().sum::<f64>() + rest
-}
-
 #[cfg(test)]
 mod tests {
     use checkpoint_core::store::Distance;
@@ -91,6 +77,7 @@ mod tests {
         let clusters = Clusters::new(7, 20, 384, 0.5);
         let drawn: Vec<_> = (0..400).map(|number| clusters.vector(number)).collect();
         assert_eq!(drawn[3], clusters.vector(3), "the same number is the same vector");
+        let dot = |a, b| Distance::InnerProduct.score(a, b);
         let (mut same, mut other) = (Vec::new(), Vec::new());
         for (at, (cluster, vector)) in drawn.iter().enumerate() {
             assert!((dot(vector, vector) - 1.0).abs() < 1e-6);
@@ -103,12 +90,5 @@ mod tests {
             |cosines: &[f64]| cosines.iter().sum::<f64>() / f64::from(u32::try_from(cosines.len()).unwrap());
         assert!(same.len() > 2000 && (mean(&same) - 0.8).abs() < 0.01, "{}", mean(&same));
         assert!(mean(&other).abs() < 0.02, "{}", mean(&other));
-    }
-
-    #[test]
-    fn the_inner_product_is_the_stores_cosine() {
-        let clusters = Clusters::new(1, 3, 37, 1.0);
-        let (one, other) = (clusters.vector(1).1, clusters.vector(2).1);
-        assert!((dot(&one, &other) - Distance::Cosine.score(&one, &other)).abs() < 1e-6);
     }
 }

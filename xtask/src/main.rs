@@ -55,6 +55,18 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Measures the PostgreSQL store in the same way.
+    BenchStore {
+        /// Passed on to `benches/python/compare_postgres.py`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Measures how many of the nearest items the PostgreSQL store's searches find, on the same server.
+    BenchRecall {
+        /// Passed on to the Rust driver.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -87,11 +99,16 @@ fn chore(chore: Chore) -> Result<()> {
             ]))
         }
         Chore::BenchPostgres { arguments } => {
+            run::run(compare("compare_postgres.py")?.envs(bench_server()?).args(arguments))
+        }
+        Chore::BenchStore { arguments } => {
             let mut compare = compare("compare_postgres.py")?;
-            if ["BENCH_PG_HOST", "BENCH_PG_PORT"].iter().all(|name| std::env::var_os(name).is_none()) {
-                compare.envs(bench_server()?);
-            }
-            run::run(compare.args(arguments))
+            run::run(compare.args(["--groups", "store"]).envs(bench_server()?).args(arguments))
+        }
+        Chore::BenchRecall { arguments } => {
+            let mut workload = Command::new(workload()?);
+            workload.args(["--impl", "postgres", "--group", "recall"]);
+            run::run(workload.envs(bench_server()?).args(arguments))
         }
     }
 }
@@ -99,16 +116,25 @@ fn chore(chore: Chore) -> Result<()> {
 /// A comparison with Python, to which the Rust driver is built.
 fn compare(script: &str) -> Result<Command> {
     let python = python::set_up()?.pop().ok_or("there is no Python environment")?.python;
-    let build = ["build", "--release", "--locked", "-p", "checkpoint-benches", "--bin", "workload"];
-    run::run(cargo().args(build))?;
     let mut compare = Command::new(python);
     compare.arg(root().join("benches/python").join(script));
-    compare.arg("--workload").arg(target().join("release/workload"));
+    compare.arg("--workload").arg(workload()?);
     Ok(compare)
 }
 
-/// Starts the tests' PostgreSQL, and says where it is as the drivers want it.
+/// Builds the Rust driver, and says where it is.
+fn workload() -> Result<PathBuf> {
+    let build = ["build", "--release", "--locked", "-p", "checkpoint-benches", "--bin", "workload"];
+    run::run(cargo().args(build))?;
+    Ok(target().join("release/workload"))
+}
+
+/// Says where PostgreSQL is, as the drivers want it: nothing where the environment says so already, else the tests' own,
+/// which is started.
 fn bench_server() -> Result<Vec<(&'static str, String)>> {
+    if ["BENCH_PG_HOST", "BENCH_PG_PORT"].iter().any(|name| std::env::var_os(name).is_some()) {
+        return Ok(Vec::new());
+    }
     let variables = servers::up(&[&POSTGRES])?;
     let url = variables.iter().find(|(name, _)| *name == POSTGRES.variable).map(|(_, url)| url);
     let url = url.ok_or("the server has no URL")?;

@@ -109,8 +109,8 @@ const DELETE: &str = "
         writes AS (DELETE FROM checkpoint_writes WHERE thread_id = $1)
     DELETE FROM checkpoints WHERE thread_id = $1";
 
-/// Parameters that are all text.
-fn texts(values: &[String]) -> Vec<&(dyn ToSql + Sync)> {
+/// Parameters that are all of one type.
+fn parameters<P: ToSql + Sync>(values: &[P]) -> Vec<&(dyn ToSql + Sync)> {
     values.iter().map(|value| value as &(dyn ToSql + Sync)).collect()
 }
 
@@ -168,20 +168,21 @@ fn checkpoint_id(step: u64) -> String {
     format!("{step:036}")
 }
 
-async fn connect(database: &Database) -> Result<Client> {
+pub(crate) async fn connect(database: &Database) -> Result<Client> {
     // Left to choose, the server may plan each execution anew.
     let options = format!("{} -c plan_cache_mode=force_generic_plan", database.options());
     database.server.connect(&database.name, &options).await
 }
 
-/// Times reads of prepared statements.
-struct Reads {
-    client: Client,
-    recorder: Recorder,
+/// Times prepared statements.
+pub(crate) struct Timed {
+    pub(crate) client: Client,
+    pub(crate) recorder: Recorder,
 }
 
-impl Reads {
-    async fn run(
+impl Timed {
+    /// Reads with each of the parameters, and checks how many rows there are.
+    async fn read(
         &mut self,
         operation: &'static str,
         sql: &str,
@@ -190,15 +191,31 @@ impl Reads {
     ) -> Result<()> {
         let statement = self.client.prepare(sql).await?;
         for call in calls.iter().take(10) {
-            self.client.query(&statement, &texts(call)).await?;
+            self.warm_up(&statement, call).await?;
         }
+        self.query(operation, &statement, calls.iter().map(|call| (call.as_slice(), rows))).await
+    }
+
+    /// Runs a statement once, untimed.
+    pub(crate) async fn warm_up<P: ToSql + Sync>(&self, statement: &Statement, call: &[P]) -> Result<()> {
+        self.client.query(statement, &parameters(call)).await?;
+        Ok(())
+    }
+
+    /// Runs a statement with each of the parameters, and checks how many rows it returns.
+    pub(crate) async fn query<'a, P: ToSql + Sync + 'a>(
+        &mut self,
+        operation: &'static str,
+        statement: &Statement,
+        calls: impl Iterator<Item = (&'a [P], usize)>,
+    ) -> Result<()> {
         let phase = Phase::begin();
-        for call in calls {
-            let parameters = texts(call);
+        for (call, rows) in calls {
+            let parameters = parameters(call);
             let begun = Mark::now();
-            let found = self.client.query(&statement, &parameters).await?;
+            let found = self.client.query(statement, &parameters).await?;
             self.recorder.record(operation, begun);
-            check(found.len() == rows, "the rows of a listing")?;
+            check(found.len() == rows, "the rows of a statement")?;
         }
         self.recorder.end(operation, phase);
         Ok(())
@@ -259,7 +276,7 @@ pub(crate) async fn chat(saver: Saver, place: &Place, database: &Database) -> Re
     let disk = place.disk().await?;
     place.analyze().await?;
 
-    let mut reads = Reads { client: connect(database).await?, recorder };
+    let mut reads = Timed { client: connect(database).await?, recorder };
     let calls: Vec<_> =
         threads.iter().cycle().map(|thread| vec![thread.thread_id().to_owned()]).take(200).collect();
     let at_mid = |thread: &ChatThread| {
@@ -268,11 +285,11 @@ pub(crate) async fn chat(saver: Saver, place: &Place, database: &Database) -> Re
     };
     let mid: Vec<_> = threads.iter().cycle().map(at_mid).take(200).collect();
     let newest = format!("{SELECT} ORDER BY checkpoint_id DESC");
-    reads.run("get_latest", &format!("{newest} LIMIT 1"), &calls, 1).await?;
-    reads.run("get_mid", &format!("{SELECT} AND checkpoint_id = $2"), &mid, 1).await?;
-    reads.run("list_10", &format!("{newest} LIMIT 10"), &calls[..50], 10).await?;
-    reads.run("list_all", &newest, &calls[..10], 101).await?;
-    let Reads { client, mut recorder } = reads;
+    reads.read("get_latest", &format!("{newest} LIMIT 1"), &calls, 1).await?;
+    reads.read("get_mid", &format!("{SELECT} AND checkpoint_id = $2"), &mid, 1).await?;
+    reads.read("list_10", &format!("{newest} LIMIT 10"), &calls[..50], 10).await?;
+    reads.read("list_all", &newest, &calls[..10], 101).await?;
+    let Timed { client, mut recorder } = reads;
     let delete = client.prepare(DELETE).await?;
     client.execute(&delete, &[&"nobody"]).await?;
     for thread in &threads {
@@ -356,10 +373,10 @@ pub(crate) async fn scale(saver: Saver, database: &Database, length: usize) -> R
         thread.step().await?;
     }
     database.run("VACUUM (ANALYZE)").await?;
-    let mut reads = Reads { client: connect(database).await?, recorder: Recorder::default() };
+    let mut reads = Timed { client: connect(database).await?, recorder: Recorder::default() };
     let calls = vec![vec![thread.thread_id().to_owned()]; 200];
     let newest = format!("{SELECT} ORDER BY checkpoint_id DESC LIMIT");
-    reads.run("get_latest", &format!("{newest} 1"), &calls, 1).await?;
-    reads.run("list_10", &format!("{newest} 10"), &calls[..30], 10.min(length + 1)).await?;
+    reads.read("get_latest", &format!("{newest} 1"), &calls, 1).await?;
+    reads.read("list_10", &format!("{newest} 10"), &calls[..30], 10.min(length + 1)).await?;
     Ok(Run { ops: reads.recorder.finish(), level: Some(length), disk: None })
 }

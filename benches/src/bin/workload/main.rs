@@ -1,18 +1,21 @@
-//! Runs one group of the workload on one saver, and prints one line of JSON with the latencies of each operation.
+//! Runs one group of the workload on one saver or store, and prints one line of JSON with the latencies of each operation.
 //!
 //! Every run begins with a fresh file or database. What is read is checked, outside of the timed part.
 
 mod floor;
+mod floor_store;
 mod groups;
 mod pgbench;
 mod place;
+mod recall;
+mod stores;
 
 use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint_benches::{Latencies, Mark, Phase, Recorder, messages};
+use checkpoint_benches::{Items, Latencies, Mark, Phase, Recorder, messages};
 use checkpoint_core::{BaseCheckpointSaver, InMemorySaver, Str, id};
 use checkpoint_postgres::{Compression, PostgresSaver};
 use checkpoint_sqlite::{SqliteSaver, Synchronous};
@@ -23,13 +26,14 @@ use tokio::runtime::Builder;
 
 use crate::groups::{STEPS, Saver, THREADS};
 use crate::place::{Database, Disk, Place, Server};
+use crate::recall::RecallArguments;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Runs one group of the workload on one saver.
+/// Runs one group of the workload on one saver or store.
 #[derive(Debug, Clone, Parser)]
 struct Arguments {
-    /// The saver, or what is measured in its place.
+    /// The saver or store, or what is measured in its place.
     #[arg(long, value_enum, default_value_t = Implementation::Sqlite)]
     r#impl: Implementation,
     /// What to run.
@@ -53,6 +57,8 @@ struct Arguments {
     current_thread: bool,
     #[command(flatten)]
     postgres: PostgresArguments,
+    #[command(flatten)]
+    recall: RecallArguments,
 }
 
 /// What is particular to PostgreSQL.
@@ -60,12 +66,15 @@ struct Arguments {
 struct PostgresArguments {
     #[command(flatten)]
     server: Server,
-    /// How many connections the saver may open; the default is its own.
+    /// How many connections the saver or store may open; the default is its own.
     #[arg(long)]
     pool: Option<usize>,
     /// Leaves the compression of blobs to the server's default.
     #[arg(long)]
     no_lz4: bool,
+    /// Lets the store make its index for filters.
+    #[arg(long)]
+    filter_index: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -90,6 +99,12 @@ enum Group {
     Conc,
     /// One long thread whose state stays the same size.
     Scale,
+    /// Items that are put, read, searched, put in batches, and their namespaces.
+    Store,
+    /// Searches with a query, held against the exact answers.
+    Recall,
+    /// Nothing: prints the items of group store as JSON, for a driver in another language.
+    Items,
     /// Nothing: prints the messages of the ten chats as JSON, one chat a line, for a driver in another language.
     Data,
 }
@@ -153,7 +168,12 @@ impl Arguments {
             name.push_str("+pool-");
             name.push_str(&pool.to_string());
         }
-        for (given, suffix) in [(self.postgres.no_lz4, "+no-lz4"), (self.current_thread, "+current-thread")] {
+        let settings = [
+            (self.postgres.no_lz4, "+no-lz4"),
+            (self.postgres.filter_index, "+filter-index"),
+            (self.current_thread, "+current-thread"),
+        ];
+        for (given, suffix) in settings {
             if given {
                 name += suffix;
             }
@@ -166,6 +186,9 @@ impl Arguments {
     }
 
     async fn run(&self) -> Result<Run> {
+        if self.group == Group::Store {
+            return stores::run(self).await;
+        }
         match self.r#impl {
             Implementation::Memory => self.run_on(Arc::new(InMemorySaver::new()), &Place::Memory).await,
             Implementation::Sqlite => {
@@ -185,7 +208,7 @@ impl Arguments {
                 match self.group {
                     Group::Chat => pgbench::chat(server, self.sync).await,
                     Group::Conc => pgbench::conc(server, self.sync, self.level(), self.seconds).await,
-                    Group::Big | Group::Scale | Group::Data => Err("pgbench has only chat and conc".into()),
+                    _ => Err("pgbench has only chat and conc".into()),
                 }
             }
             Implementation::Postgres | Implementation::Floor => {
@@ -210,7 +233,9 @@ impl Arguments {
             Group::Big => floor::big(database).await,
             Group::Conc => floor::conc(database, self.level(), self.seconds).await,
             Group::Scale => floor::scale(saver, database, self.level()).await,
-            Group::Data => Err("the data is the same for all".into()),
+            Group::Store | Group::Recall | Group::Items | Group::Data => {
+                Err("this group is not one of savers".into())
+            }
         }
     }
 
@@ -234,13 +259,19 @@ impl Arguments {
             Group::Big => groups::big(saver, place).await,
             Group::Conc => groups::conc(saver, self.level(), self.seconds).await,
             Group::Scale => groups::scale(saver, place, self.level()).await,
-            Group::Data => Err("the data is the same for all".into()),
+            Group::Store | Group::Recall | Group::Items | Group::Data => {
+                Err("this group is not one of savers".into())
+            }
         }
     }
 }
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    if arguments.group == Group::Items {
+        println!("{}", serde_json::to_string(&Items::new())?);
+        return Ok(());
+    }
     if arguments.group == Group::Data {
         for number in 0..THREADS {
             println!("{}", serde_json::to_string(&messages(number, STEPS + 1))?);
@@ -251,6 +282,9 @@ fn main() -> Result<()> {
         if arguments.current_thread { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     let runtime = builder.enable_all().build()?;
     let task = arguments.clone();
+    if arguments.group == Group::Recall {
+        return runtime.block_on(async { tokio::spawn(async move { recall::run(&task).await }).await })?;
+    }
     let run = match arguments.r#impl {
         // On the thread that waits for the file's threads.
         Implementation::Memory | Implementation::Sqlite => runtime.block_on(task.run())?,
