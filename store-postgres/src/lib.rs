@@ -46,7 +46,7 @@
 //! | `list_namespaces` | jumps from one namespace to the next in the index on prefixes |
 //! | `put`, `delete` | the primary key; vectors in the same statement |
 //! | `sweep_ttl` | the index on expiry, 1,000 items a round trip |
-//! | `setup` | 2 once the tables are there; 6 with an index for queries |
+//! | `setup` | 1 round trip once the tables are there, 1 more with an index for filters, 4 more with one for queries |
 //!
 //! The first time that a connection sees a statement costs one round trip more; behind PgBouncer in transaction mode
 //! ([`PostgresStoreBuilder::pgbouncer`]) statements have no names, and that cost is none, but each is planned anew. Searches
