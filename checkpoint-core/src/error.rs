@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 /// The result of every fallible call in this workspace.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -135,6 +136,18 @@ impl Error {
         self
     }
 
+    /// The same error for one more caller of what failed. They share the source.
+    pub(crate) fn copy_of(error: &Arc<Self>) -> Self {
+        let inner = &*error.0;
+        let source = inner.source.as_ref().map(|_| Box::new(SharedSource(Arc::clone(error))) as _);
+        Self(Box::new(Inner {
+            message: inner.message.clone(),
+            context: inner.context.clone(),
+            source,
+            ..*inner
+        }))
+    }
+
     /// Says whether the same call may succeed when it is repeated.
     #[must_use]
     pub fn retryable(mut self, retryable: bool) -> Self {
@@ -165,6 +178,27 @@ impl Error {
     /// The operation that failed, such as `put`.
     pub fn operation(&self) -> Option<&'static str> {
         self.0.operation
+    }
+}
+
+/// The source of an error that several callers have.
+struct SharedSource(Arc<Error>);
+
+impl fmt::Display for SharedSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.0.source.as_ref().map_or(Ok(()), |source| source.fmt(f))
+    }
+}
+
+impl fmt::Debug for SharedSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.0.source.fmt(f)
+    }
+}
+
+impl StdError for SharedSource {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        StdError::source(&*self.0).and_then(StdError::source)
     }
 }
 

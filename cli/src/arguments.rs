@@ -1,12 +1,16 @@
 //! The command line.
 
+mod store;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use store::{Ann, Distance, Index, NGRAMS, StoreCommand, VectorType};
+
 use crate::failure::EXIT_CODES;
 
-/// Look at the checkpoints of agents, and take care of them.
+/// Look at the checkpoints and the memory of agents, and take care of them.
 #[derive(Debug, Parser)]
 #[command(name = "ckpt", version, max_term_width = 100, arg_required_else_help = true, after_help = "\
 Examples:
@@ -154,16 +158,25 @@ Examples:
         #[command(flatten)]
         consent: Consent,
     },
+    /// Long-term memory: put, get, delete and find items, and take care of their store. It is on PostgreSQL.
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Run the conformance suite on the database, on threads of its own.
     ///
-    /// The threads are deleted afterwards. A SQLite file grows by some 200 MB and stays so: use one of its own. Ctrl-C
-    /// stops after the case that runs.
-    #[command(
-        after_help = "Examples:\n  ckpt --url sqlite:/tmp/try.sqlite conformance\n  ckpt conformance prune"
-    )]
+    /// The threads are deleted afterwards. A SQLite file grows by some 200 MB and stays so: use one of its own. With
+    /// --store it is the suite of stores, in schemas of its own, which are dropped afterwards. Ctrl-C stops after the case
+    /// that runs.
+    #[command(after_help = "\
+Examples:
+  ckpt --url sqlite:/tmp/try.sqlite conformance
+  ckpt conformance prune
+  ckpt --url postgres://localhost/agents conformance --store")]
     Conformance {
         /// Only cases whose name contains this.
         filter: Option<String>,
+        /// The suite of stores, in place of that of checkpoints.
+        #[arg(long)]
+        store: bool,
     },
     /// Print completions for a shell.
     #[command(after_help = "Example:\n  ckpt completions bash > /etc/bash_completion.d/ckpt")]

@@ -16,14 +16,26 @@ Exit codes:
   0  done
   1  failed
   2  wrong usage or argument
-  3  no such thread, checkpoint, namespace or channel
-  4  the tables are missing or of another version: run `ckpt setup`, or update ckpt
+  3  no such thread, checkpoint, namespace, channel or item
+  4  the tables are missing or of another version: run `ckpt setup` or `ckpt store setup`, or update ckpt
   5  unreachable, locked or too slow: try again
   6  a value could not be opened: no key, the wrong key, or altered bytes
   130  interrupted";
 
 /// How a key is given.
 pub(crate) const GIVE_KEY: &str = "keys are given by LANGGRAPH_AES_KEY, --key-file or --gcm-key";
+
+/// The libraries speak to programs: what they say, and what it is on the command line.
+const WORDS: [(&str, &str); 8] = [
+    ("run setup()", "run `ckpt setup`"),
+    ("say pgbouncer(true)", "add pgbouncer=true to the URL"),
+    ("base_url", "--embed-url"),
+    ("; a key is given by api_key()", ", and no key, which is in OPENAI_API_KEY"),
+    (", or give it by api_key()", ""),
+    ("leave dimensions away", "leave --embed-shorten away"),
+    ("set dims to the model's", "set --embed-dims to the model's"),
+    ("AnnIndex::Flat", "--ann flat"),
+];
 
 /// A line to print and the code to exit with.
 #[derive(Debug)]
@@ -68,6 +80,12 @@ impl Failure {
         self
     }
 
+    /// Says what mends missing tables where a store was asked.
+    pub(crate) fn of_store(mut self) -> Self {
+        self.line = self.line.replacen("`ckpt setup`", "`ckpt store setup`", 1);
+        self
+    }
+
     /// Prints the line. The reader of a pipe who has seen enough is no failure.
     pub(crate) fn report(self) -> ExitCode {
         if self.code == 0 {
@@ -93,12 +111,8 @@ impl From<Error> for Failure {
             ErrorKind::Crypto => 6,
             _ => 1,
         };
-        // The library speaks to programs.
-        let mut line = error.to_string().replacen("run setup()", "run `ckpt setup`", 1).replacen(
-            "say pgbouncer(true)",
-            "add pgbouncer=true to the URL",
-            1,
-        );
+        let said = error.to_string();
+        let mut line = WORDS.iter().fold(said, |line, (said, meant)| line.replacen(said, meant, 1));
         let mut source = std::error::Error::source(&error);
         let mut last = String::new();
         while let Some(cause) = source {

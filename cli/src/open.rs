@@ -1,4 +1,6 @@
-//! From a URL to a saver: the one place that knows the backends.
+//! From a URL to a saver or a store: the one place that knows the backends.
+
+mod store;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,6 +10,8 @@ use checkpoint_core::{BaseCheckpointSaver, Cipher};
 use checkpoint_postgres::{PostgresConfig, PostgresSaver};
 use checkpoint_sqlite::SqliteSaver;
 use secrecy::SecretString;
+
+pub(crate) use store::{Scratch, Store, Vectors, store};
 
 use crate::arguments::Options;
 use crate::failure::{Failure, Result};
@@ -55,16 +59,21 @@ pub(crate) fn url(options: &Options) -> Result<&str> {
     })
 }
 
-/// Opens a URL.
-pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<Saver> {
+/// What stands before the colon of a URL, and behind it.
+fn scheme(url: &str) -> Result<(&str, &str)> {
     if url.is_empty() {
         return Err(Failure::usage(format!("the URL is empty; this ckpt opens {KNOWN}")));
     }
     // What was given may hold a password, so no more than a scheme is shown of it.
     let is_scheme = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
-    let Some((scheme, rest)) = url.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) else {
-        return Err(Failure::usage(format!("what was given is no URL; this ckpt opens {KNOWN}")));
-    };
+    url.split_once(':')
+        .filter(|(scheme, _)| is_scheme(scheme))
+        .ok_or_else(|| Failure::usage(format!("what was given is no URL; this ckpt opens {KNOWN}")))
+}
+
+/// Opens a URL.
+pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<Saver> {
+    let (scheme, rest) = scheme(url)?;
     match scheme {
         "sqlite" => {
             let path = rest.strip_prefix("//").unwrap_or(rest);
@@ -82,12 +91,18 @@ pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<
     }
 }
 
-fn postgres(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<Saver> {
+/// Where a URL leads, and the schema that it names.
+fn postgres_config(url: &str) -> Result<(PostgresConfig, Option<String>)> {
     let (url, schema) = take_schema(url)?;
     let mut config = PostgresConfig::from_url(&url)?;
     if let Some(password) = std::env::var(PASSWORD_VARIABLE).ok().filter(|_| !has_password(&url)) {
         config = config.password(SecretString::from(password));
     }
+    Ok((config, schema))
+}
+
+fn postgres(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<Saver> {
+    let (config, schema) = postgres_config(url)?;
     let mut builder = PostgresSaver::from_config(config).keep_sealed(sealed != Sealed::Refuse);
     if let Some(schema) = schema {
         builder = builder.schema(schema);

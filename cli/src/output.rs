@@ -7,6 +7,7 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use checkpoint_core::id;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -26,7 +27,7 @@ pub(crate) fn stdout() -> impl Write {
 }
 
 /// Prints one JSON object on a line of its own.
-pub(crate) fn json_line(out: &mut impl Write, value: &serde_json::Value) -> crate::failure::Result<()> {
+pub(crate) fn json_line(out: &mut impl Write, value: &impl Serialize) -> crate::failure::Result<()> {
     serde_json::to_writer(&mut *out, value)?;
     out.write_all(b"\n")?;
     Ok(())

@@ -19,17 +19,7 @@ use rusqlite::types::Value::Blob;
 use serde_json::Value as Json;
 
 use postgres::{Database, Server, count, in_runtime};
-use shared::{Golden, block_on, ckpt, failure, fill, key_file, rows, text};
-
-/// Lists functions as tests, by their names. They start processes, so that none of them is asynchronous itself.
-macro_rules! blocking {
-    ($($test:ident),* $(,)?) => {
-        &[$((stringify!($test), |server| {
-            $test(server);
-            Ok(())
-        })),*]
-    };
-}
+use shared::{Golden, block_on, blocking, ckpt, failure, fill, key_file, rows, text};
 
 fn main() -> ExitCode {
     postgres::run(blocking![

@@ -278,7 +278,7 @@ impl Statements {
                      (SELECT FROM {s}store s WHERE true{of_items} LIMIT {exact_up_to} + 1) counted"
                 ),
                 format!(
-                    "SELECT s.prefix, s.key, {distance} AS distance FROM {items} AND NOT (SELECT items FROM few)\
+                    "SELECT s.prefix, s.key, s.updated_at, {distance} AS distance FROM {items} AND NOT (SELECT items FROM few)\
                      {of_vectors}{filtered} ORDER BY {distance} LIMIT {nearest}"
                 ),
                 "(SELECT * FROM exact UNION ALL SELECT * FROM near)",
@@ -286,15 +286,15 @@ impl Statements {
         };
         Ok(format!(
             "WITH query AS MATERIALIZED (SELECT ({vector})::{vector_type} AS v), few AS MATERIALIZED ({few}), \
-             exact AS MATERIALIZED (SELECT s.prefix, s.key, min({distance}) AS distance FROM {items} \
-             AND (SELECT items FROM few){of_items}{filtered} GROUP BY s.prefix, s.key), \
+             exact AS MATERIALIZED (SELECT s.prefix, s.key, s.updated_at, min({distance}) AS distance FROM {items} \
+             AND (SELECT items FROM few){of_items}{filtered} GROUP BY s.prefix, s.key, s.updated_at), \
              near AS MATERIALIZED ({near}), \
-             best AS (SELECT either.prefix, either.key, min(either.distance) AS distance FROM {either} either \
-             GROUP BY either.prefix, either.key HAVING min(either.distance) <> 'NaN' \
-             ORDER BY distance, either.prefix COLLATE \"C\", either.key COLLATE \"C\" LIMIT {limit} OFFSET {offset}) \
+             best AS (SELECT either.prefix, either.key, either.updated_at, min(either.distance) AS distance FROM {either} either \
+             GROUP BY either.prefix, either.key, either.updated_at HAVING min(either.distance) <> 'NaN' \
+             ORDER BY distance, either.updated_at DESC, either.prefix COLLATE \"C\", either.key COLLATE \"C\" LIMIT {limit} OFFSET {offset}) \
              SELECT {at}, found.*, (SELECT items FROM few), (SELECT count(*) FROM near) FROM (SELECT) one LEFT JOIN \
              (SELECT {COLUMNS}, best.distance FROM best JOIN {s}store s ON s.prefix = best.prefix AND s.key = best.key) \
-             found ON true ORDER BY found.distance, found.prefix COLLATE \"C\", found.key COLLATE \"C\"",
+             found ON true ORDER BY found.distance, found.updated_at DESC, found.prefix COLLATE \"C\", found.key COLLATE \"C\"",
             vector_type = index.vector_type.as_str(),
         ))
     }

@@ -5,10 +5,130 @@ use std::fmt::{self, Debug, Display};
 use std::panic::Location;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use checkpoint_core::{Cipher, Error, ErrorKind, FilterSemantics, SaverCapabilities, Str, id};
+use checkpoint_core::{BaseCheckpointSaver, Cipher, Error, ErrorKind, FilterSemantics, Str, id};
 use futures_util::future::BoxFuture;
 
+use crate::cases::saver_cases;
 use crate::{Facility, OpenOptions, Saver, Target};
+
+/// What cases are about: [`Savers`], or [`Stores`](crate::Stores). The runner is the same for both.
+pub trait Suite: Debug + Clone + 'static {
+    /// The database under test.
+    type Target: ?Sized + Send + Sync + 'static;
+    /// A handle onto it.
+    type Handle: Clone + Send + Sync + 'static;
+    /// What a case cannot do without.
+    type Need: Copy + Debug + Display + Send + Sync + 'static;
+    /// What makes the handle of a case another one than that of the others.
+    type Setting: Clone + Default + Send + Sync + 'static;
+    /// What a case works with.
+    type Ctx: Clone + Send + Sync + 'static;
+
+    /// Every case, in the order in which a report shows them.
+    fn cases() -> Vec<Case<Self>>;
+
+    /// The name of a target, for the report.
+    fn name(target: &Self::Target) -> &str;
+
+    /// Opens a handle and sets the database up.
+    ///
+    /// # Errors
+    /// What the backend says.
+    ///
+    /// # Cancellation
+    /// As the backend's `setup`.
+    fn connect(target: &Self::Target) -> impl Future<Output = checkpoint_core::Result<Self::Handle>> + Send;
+
+    /// Whether a target and a handle have what a case needs.
+    fn is_met(need: Self::Need, target: &Self::Target, handle: &Self::Handle) -> bool;
+
+    /// Makes ready what a case works with.
+    ///
+    /// # Errors
+    /// What the backend says.
+    ///
+    /// # Cancellation
+    /// A dropped call leaves nothing behind.
+    fn begin(
+        target: Arc<Self::Target>,
+        handle: Self::Handle,
+        setting: &Self::Setting,
+    ) -> impl Future<Output = checkpoint_core::Result<Self::Ctx>> + Send;
+
+    /// Deletes what a case has made.
+    ///
+    /// # Errors
+    /// What the backend says.
+    ///
+    /// # Cancellation
+    /// A dropped call may leave some of it behind.
+    fn clean(ctx: &Self::Ctx) -> impl Future<Output = checkpoint_core::Result<()>> + Send;
+}
+
+/// The suite of checkpoint savers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Savers;
+
+impl Suite for Savers {
+    type Target = dyn Target;
+    type Handle = Saver;
+    type Need = Need;
+    /// Makes the cipher of a handle.
+    type Setting = Option<fn() -> checkpoint_core::Result<Cipher>>;
+    type Ctx = Ctx;
+
+    fn cases() -> Vec<Case<Self>> {
+        saver_cases()
+    }
+
+    fn name(target: &dyn Target) -> &str {
+        target.name()
+    }
+
+    async fn connect(target: &dyn Target) -> checkpoint_core::Result<Saver> {
+        let saver = target.open(OpenOptions::default()).await?;
+        saver.setup().await?;
+        Ok(saver)
+    }
+
+    fn is_met(need: Need, target: &dyn Target, saver: &Saver) -> bool {
+        let capabilities = saver.capabilities();
+        match need {
+            Need::DeleteForRuns => capabilities.delete_for_runs,
+            Need::CopyThread => capabilities.copy_thread,
+            Need::Prune => capabilities.prune,
+            Need::Durable => capabilities.durable,
+            Need::Filter(semantics) => capabilities.filter == semantics,
+            Need::Target(facility) => target.offers(facility),
+        }
+    }
+
+    async fn begin(
+        target: Arc<dyn Target>,
+        plain: Saver,
+        cipher: &Self::Setting,
+    ) -> checkpoint_core::Result<Ctx> {
+        let saver = match cipher {
+            Some(cipher) => target.open(OpenOptions::with_cipher(cipher()?)).await?,
+            None => plain.clone(),
+        };
+        Ok(Ctx { target, saver, plain, threads: Arc::default() })
+    }
+
+    async fn clean(ctx: &Ctx) -> checkpoint_core::Result<()> {
+        let used = std::mem::take(&mut *ctx.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut cleaned = Ok(());
+        for thread_id in used {
+            match ctx.plain.delete_thread(&thread_id).await {
+                // An id that cannot be stored needs no clean-up.
+                Err(error) if error.kind() != ErrorKind::InvalidArgument => cleaned = Err(error),
+                _ => {}
+            }
+        }
+        cleaned
+    }
+}
 
 /// What a case cannot do without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,19 +148,6 @@ pub enum Need {
     Target(Facility),
 }
 
-impl Need {
-    fn is_met(self, target: &dyn Target, capabilities: SaverCapabilities) -> bool {
-        match self {
-            Self::DeleteForRuns => capabilities.delete_for_runs,
-            Self::CopyThread => capabilities.copy_thread,
-            Self::Prune => capabilities.prune,
-            Self::Durable => capabilities.durable,
-            Self::Filter(semantics) => capabilities.filter == semantics,
-            Self::Target(facility) => target.offers(facility),
-        }
-    }
-}
-
 impl Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -54,29 +161,31 @@ impl Display for Need {
     }
 }
 
-type Body = fn(Ctx) -> BoxFuture<'static, Result<(), Failure>>;
+type Body<S> = fn(<S as Suite>::Ctx) -> BoxFuture<'static, Result<(), Failure>>;
 
-/// One thing that a saver does.
+/// One thing that a saver does, or a store.
 #[derive(Clone)]
-pub struct Case {
+pub struct Case<S: Suite = Savers> {
     name: Cow<'static, str>,
-    needs: Vec<Need>,
-    cipher: Option<fn() -> checkpoint_core::Result<Cipher>>,
-    body: Body,
+    needs: Vec<S::Need>,
+    setting: S::Setting,
+    body: Body<S>,
 }
 
 impl Case {
-    pub(crate) fn new(name: &'static str, needs: &[&[Need]], body: Body) -> Self {
-        Self { name: name.into(), needs: needs.concat(), cipher: None, body }
-    }
-
     /// The same case on a handle with a cipher.
     pub(crate) fn encrypted(&self, group: &str, cipher: fn() -> checkpoint_core::Result<Cipher>) -> Self {
         let mut case = self.clone();
         case.name = format!("{group}::{}", self.name).into();
         case.needs.push(Need::Target(Facility::Cipher));
-        case.cipher = Some(cipher);
+        case.setting = Some(cipher);
         case
+    }
+}
+
+impl<S: Suite> Case<S> {
+    pub(crate) fn new(name: &'static str, needs: &[&[S::Need]], body: Body<S>) -> Self {
+        Self { name: name.into(), needs: needs.concat(), setting: S::Setting::default(), body }
     }
 
     /// The name, such as `put::returns_config`.
@@ -90,46 +199,32 @@ impl Case {
     }
 
     /// What it needs.
-    pub fn needs(&self) -> &[Need] {
+    pub fn needs(&self) -> &[S::Need] {
         &self.needs
     }
 
-    /// Why it cannot run on a target, if so.
-    pub fn ignored(&self, target: &dyn Target, capabilities: SaverCapabilities) -> Option<String> {
-        self.needs.iter().find(|need| !need.is_met(target, capabilities)).map(ToString::to_string)
+    /// Why it cannot run on a target, if so. The handle is one that was opened without options.
+    pub fn ignored(&self, target: &S::Target, handle: &S::Handle) -> Option<String> {
+        self.needs.iter().find(|need| !S::is_met(**need, target, handle)).map(ToString::to_string)
     }
 
-    /// Runs it, and deletes the threads that it used, also when it fails.
+    /// Runs it, and deletes what it made, also when it fails.
     ///
     /// # Errors
-    /// Says what the saver did and what it should have done, or that the clean-up failed.
+    /// Says what the backend did and what it should have done, or that the clean-up failed.
     ///
     /// # Cancellation
-    /// A dropped run may leave threads behind, whose ids begin with `conformance-`.
-    pub async fn run(&self, target: Arc<dyn Target>, saver: Saver) -> Result<(), Failure> {
-        let plain = saver.clone();
-        let saver = match self.cipher {
-            Some(cipher) => target.open(OpenOptions::with_cipher(cipher()?)).await?,
-            None => saver,
-        };
-        let ctx = Ctx { target, saver, threads: Arc::default() };
-        let threads = ctx.threads.clone();
-        let body = (self.body)(ctx);
+    /// A dropped run may leave threads or namespaces behind, whose names begin with `conformance-`.
+    pub async fn run(&self, target: Arc<S::Target>, handle: S::Handle) -> Result<(), Failure> {
+        let ctx = S::begin(target, handle, &self.setting).await?;
+        let body = (self.body)(ctx.clone());
         let result = tokio::spawn(body).await.unwrap_or_else(|error| Err(Failure::new(error.to_string())));
-        let used = std::mem::take(&mut *threads.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut cleaned = Ok(());
-        for thread_id in used {
-            match plain.delete_thread(&thread_id).await {
-                // An id that cannot be stored needs no clean-up.
-                Err(error) if error.kind() != ErrorKind::InvalidArgument => cleaned = Err(error.into()),
-                _ => {}
-            }
-        }
+        let cleaned = S::clean(&ctx).await.map_err(Failure::from);
         result.and(cleaned)
     }
 }
 
-impl Debug for Case {
+impl<S: Suite> Debug for Case<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Case").field("name", &self.name).field("needs", &self.needs).finish_non_exhaustive()
     }
@@ -140,6 +235,8 @@ impl Debug for Case {
 pub struct Ctx {
     pub(crate) target: Arc<dyn Target>,
     pub(crate) saver: Saver,
+    /// Without a cipher, to clean up by.
+    plain: Saver,
     threads: Arc<Mutex<Vec<Str>>>,
 }
 
@@ -250,14 +347,20 @@ macro_rules! ensure_eq {
 }
 
 /// Lists the cases of a group: `cases!("put"; returns_config, roundtrip)`. Needs of the whole group stand behind its
-/// name, those of one case behind the case, in brackets.
+/// name, those of one case behind the case, in brackets. Cases of stores begin with `stores`.
 macro_rules! cases {
-    ($group:literal; $($names:tt)+) => {
-        cases!($group, []; $($names)+);
+    (stores $($group:tt)+) => {
+        cases!(@ $crate::Stores, $($group)+);
     };
-    ($group:literal, $shared:expr; $($name:ident $([$($need:expr),+])?),+ $(,)?) => {
-        pub(super) fn cases() -> Vec<$crate::case::Case> {
-            vec![$($crate::case::Case::new(
+    ($group:literal $($names:tt)+) => {
+        cases!(@ $crate::Savers, $group $($names)+);
+    };
+    (@ $suite:ty, $group:literal; $($names:tt)+) => {
+        cases!(@ $suite, $group, []; $($names)+);
+    };
+    (@ $suite:ty, $group:literal, $shared:expr; $($name:ident $([$($need:expr),+])?),+ $(,)?) => {
+        pub(super) fn cases() -> Vec<$crate::Case<$suite>> {
+            vec![$($crate::Case::<$suite>::new(
                 concat!($group, "::", stringify!($name)),
                 &[&$shared, $(&[$($need),+],)?],
                 |ctx| Box::pin($name(ctx)),

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tokio::runtime::Runtime;
 
-use crate::{Case, Failure, OpenOptions, Saver, Target, saver_cases};
+use crate::{Case, Failure, Savers, StoreTarget, Stores, Suite, Target};
 
 /// How a case ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// The saver does what the case describes.
+    /// The backend does what the case describes.
     Passed,
-    /// The saver does something else.
+    /// The backend does something else.
     Failed(Failure),
     /// The case could not run, and why.
     Ignored(String),
@@ -39,14 +39,8 @@ impl Report {
     }
 }
 
-async fn connect(target: &Arc<dyn Target>) -> checkpoint_core::Result<Saver> {
-    let saver = target.open(OpenOptions::default()).await?;
-    saver.setup().await?;
-    Ok(saver)
-}
-
-/// Runs the cases that a filter chooses, one after the other, and tells the progress after each. The database is set
-/// up first.
+/// Runs the cases of savers that a filter chooses, one after the other, and tells the progress after each. The database
+/// is set up first.
 ///
 /// # Errors
 /// A [`Failure`] when the database cannot be opened or set up; no case was run then.
@@ -55,16 +49,39 @@ async fn connect(target: &Arc<dyn Target>) -> checkpoint_core::Result<Saver> {
 /// A dropped run may leave threads behind, whose ids begin with `conformance-`.
 pub async fn run_cases(
     target: Arc<dyn Target>,
-    mut filter: impl FnMut(&Case) -> bool + Send,
-    mut progress: impl FnMut(&Case, &Outcome) + Send,
+    filter: impl FnMut(&Case) -> bool + Send,
+    progress: impl FnMut(&Case, &Outcome) + Send,
 ) -> Result<Report, Failure> {
-    let saver = connect(&target).await?;
+    report::<Savers>(target, filter, progress).await
+}
+
+/// Runs the cases of stores, as [`run_cases`] does those of savers.
+///
+/// # Errors
+/// A [`Failure`] when the database cannot be opened or set up; no case was run then.
+///
+/// # Cancellation
+/// A dropped run may leave namespaces behind, whose first labels begin with `conformance-`.
+pub async fn run_store_cases(
+    target: Arc<dyn StoreTarget>,
+    filter: impl FnMut(&Case<Stores>) -> bool + Send,
+    progress: impl FnMut(&Case<Stores>, &Outcome) + Send,
+) -> Result<Report, Failure> {
+    report::<Stores>(target, filter, progress).await
+}
+
+async fn report<S: Suite>(
+    target: Arc<S::Target>,
+    mut filter: impl FnMut(&Case<S>) -> bool + Send,
+    mut progress: impl FnMut(&Case<S>, &Outcome) + Send,
+) -> Result<Report, Failure> {
+    let handle = S::connect(&target).await?;
     let mut report = Report::default();
-    for case in saver_cases().into_iter().filter(|case| filter(case)) {
+    for case in S::cases().into_iter().filter(|case| filter(case)) {
         let name = case.name().to_owned();
-        let outcome = match case.ignored(&*target, saver.capabilities()) {
+        let outcome = match case.ignored(&target, &handle) {
             Some(reason) => Outcome::Ignored(reason),
-            None => match case.run(target.clone(), saver.clone()).await {
+            None => match case.run(target.clone(), handle.clone()).await {
                 Ok(()) => Outcome::Passed,
                 Err(failure) => Outcome::Failed(failure),
             },
@@ -127,6 +144,15 @@ fn names_one(list: &str, names: &[&str]) -> bool {
 /// Makes a test binary of the suite on several targets: every case runs on each, under the target's name. Where one is
 /// missing its cases are shown as ignored, or have failed where it is required.
 pub fn run_all(targets: Vec<Result<Arc<dyn Target>, Missing>>) -> ExitCode {
+    binary::<Savers>(targets)
+}
+
+/// Makes a test binary of the suite of stores, as [`run_all`] does of that of savers.
+pub fn run_stores(targets: Vec<Result<Arc<dyn StoreTarget>, Missing>>) -> ExitCode {
+    binary::<Stores>(targets)
+}
+
+fn binary<S: Suite>(targets: Vec<Result<Arc<S::Target>, Missing>>) -> ExitCode {
     let arguments = Arguments::from_args();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => Arc::new(runtime),
@@ -142,18 +168,18 @@ pub fn run_all(targets: Vec<Result<Arc<dyn Target>, Missing>>) -> ExitCode {
         let target = match target {
             Ok(target) => target,
             Err(missing) => {
-                trials.extend(saver_cases().into_iter().map(|case| without(&case, missing.clone())));
+                trials.extend(S::cases().iter().map(|case| without(case, missing.clone())));
                 continue;
             }
         };
-        let saver = match runtime.block_on(connect(&target)) {
-            Ok(saver) => saver,
+        let handle = match runtime.block_on(S::connect(&target)) {
+            Ok(handle) => handle,
             Err(error) => {
-                eprintln!("{} cannot be opened: {}", target.name(), Failure::from(error));
+                eprintln!("{} cannot be opened: {}", S::name(&target), Failure::from(error));
                 return ExitCode::FAILURE;
             }
         };
-        trials.extend(saver_cases().into_iter().map(|case| trial(case, &runtime, &target, &saver)));
+        trials.extend(S::cases().into_iter().map(|case| trial(case, &runtime, &target, &handle)));
         opened.push(target);
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -161,20 +187,25 @@ pub fn run_all(targets: Vec<Result<Arc<dyn Target>, Missing>>) -> ExitCode {
     conclusion.exit_code()
 }
 
-fn trial(case: Case, runtime: &Arc<Runtime>, target: &Arc<dyn Target>, saver: &Saver) -> Trial {
-    let (runtime, target, saver) = (runtime.clone(), target.clone(), saver.clone());
-    let (name, kind) = (case.name().to_owned(), target.name().to_owned());
+fn trial<S: Suite>(
+    case: Case<S>,
+    runtime: &Arc<Runtime>,
+    target: &Arc<S::Target>,
+    handle: &S::Handle,
+) -> Trial {
+    let (runtime, target, handle) = (runtime.clone(), target.clone(), handle.clone());
+    let (name, kind) = (case.name().to_owned(), S::name(&target).to_owned());
     let run = move || {
-        if let Some(reason) = case.ignored(&*target, saver.capabilities()) {
+        if let Some(reason) = case.ignored(&target, &handle) {
             return Ok(Completion::ignored_with(reason));
         }
-        runtime.block_on(case.run(target, saver))?;
+        runtime.block_on(case.run(target, handle))?;
         Ok(Completion::Completed)
     };
     Trial::ignorable_test(name, run).with_kind(kind)
 }
 
-fn without(case: &Case, missing: Missing) -> Trial {
+fn without<S: Suite>(case: &Case<S>, missing: Missing) -> Trial {
     let kind = missing.name.clone();
     Trial::ignorable_test(case.name(), move || missing.end()).with_kind(kind)
 }

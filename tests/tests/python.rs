@@ -1,20 +1,17 @@
 //! Rust and Python's LangGraph take turns on one SQLite file and on one PostgreSQL database, for each generation that
 //! shares them.
-//!
-//! The Pythons are named by environment variables, which `cargo xtask test` sets. Without them the cases are ignored;
-//! with `CHECKPOINT_TEST_REQUIRE=python` they fail.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod shared {
     pub(crate) mod copy;
     pub(crate) mod postgres;
+    pub(crate) mod pythons;
     pub(crate) mod server;
     pub(crate) mod turns;
 }
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 
 use checkpoint_conformance::Missing;
@@ -32,11 +29,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use shared::postgres::{Database, Kind, Server, in_runtime, rows};
+use shared::pythons::{self, GENERATIONS};
 use shared::turns::{Backend, Place, Turns, answer};
-
-/// The generations, with the variable that names the Python of each.
-const GENERATIONS: [(&str, &str); 2] =
-    [("4.2", "CHECKPOINT_TEST_PYTHON_4_2"), ("4.3", "CHECKPOINT_TEST_PYTHON_4_3")];
 
 /// The task under which LangGraph looks for answers that belong to no task.
 const NULL_TASK: &str = "00000000-0000-0000-0000-000000000000";
@@ -528,18 +522,9 @@ fn cases_of(backend: Backend) -> Vec<(&'static str, Run)> {
     groups.concat()
 }
 
-/// The Pythons of the environment, in the order of the generations.
-fn pythons() -> [Option<PathBuf>; 2] {
-    GENERATIONS.map(|(_, variable)| std::env::var_os(variable).map(PathBuf::from))
-}
-
 fn meet(at: usize, backend: Backend) -> Result<Turns, Missing> {
-    let pythons = pythons();
-    let (generation, variable) = GENERATIONS[at];
-    let missing =
-        || Missing::new("python", format!("{variable} is not set; cargo xtask test sets it"), &["python"]);
-    let python = pythons[at].clone().ok_or_else(missing)?;
-    let other_python = pythons.into_iter().rev().nth(at).flatten();
+    let (generation, _) = GENERATIONS[at];
+    let (python, other_python) = (pythons::find(at)?, pythons::other(at));
     let directory = tempfile::tempdir().unwrap();
     let place = match backend {
         Backend::Sqlite => Place::File(directory.path().join("shared.sqlite")),

@@ -25,7 +25,7 @@
 //! # }
 //! ```
 
-// mod batched;
+mod batched;
 mod ext;
 mod filter;
 mod index;
@@ -43,7 +43,7 @@ use async_trait::async_trait;
 
 use crate::{Error, Result};
 
-// pub use batched::BatchedStore;
+pub use batched::BatchedStore;
 pub use ext::{Delete, Get, ListNamespaces, Put, Search, StoreExt};
 pub use filter::{Comparison, Condition, ItemFilter};
 pub use index::{Distance, Embeddings, IndexConfig, ItemIndex, Text};

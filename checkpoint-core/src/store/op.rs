@@ -29,8 +29,8 @@ impl GetOp {
 
 /// Finds items under a namespace.
 ///
-/// Without a query they come with the last put first (then by namespace and key, by code point), with a query the
-/// nearest first: those that have no vector are not found then.
+/// They come with the last put first, then by namespace and key, by code point. With a query the nearest come first, and
+/// in that order where they are equally near; those that have no vector are not found then.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SearchOp {

@@ -13,7 +13,7 @@ use crate::open::Saver;
 use crate::output::{self, confirm, json_line, progress, stdout};
 
 /// Says what was done, in the form that was asked for.
-fn done(json: bool, result: &serde_json::Value, sentence: &str) -> Result<()> {
+pub(super) fn done(json: bool, result: &serde_json::Value, sentence: &str) -> Result<()> {
     let mut out = stdout();
     if json {
         json_line(&mut out, result)?;
@@ -23,7 +23,7 @@ fn done(json: bool, result: &serde_json::Value, sentence: &str) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn require_consent(yes: bool, question: &str) -> Result<()> {
+pub(super) fn require_consent(yes: bool, question: &str) -> Result<()> {
     if yes || confirm(question)? {
         Ok(())
     } else {

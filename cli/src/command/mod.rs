@@ -6,6 +6,7 @@ mod demo;
 mod history;
 mod manage;
 mod show;
+mod store;
 mod threads;
 
 use std::io::Write;
@@ -50,7 +51,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
             manage::prune(&saver(&options, Sealed::Refuse)?, threads, strategy, consent.yes, options.json)
                 .await
         }
-        Command::Conformance { filter } => conformance::run(&options, filter).await,
+        Command::Store(command) => store::run(&options, command).await,
+        Command::Conformance { filter, store } => conformance::run(&options, filter, store).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             // Some shells' scripts would offer hidden commands.

@@ -1,6 +1,7 @@
 //! What the tests of the binary share.
 
 #![expect(dead_code, reason = "each test binary uses some of it")]
+#![allow(unused_macros, unused_imports, reason = "each test binary uses some of it")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -10,6 +11,17 @@ use checkpoint_core::{
 };
 use checkpoint_sqlite::SqliteSaver;
 use serde_json::Value as Json;
+
+/// Lists functions as tests, by their names. They start processes, so that none of them is asynchronous itself.
+macro_rules! blocking {
+    ($($test:ident),* $(,)?) => {
+        &[$((stringify!($test), |server| {
+            $test(server);
+            Ok(())
+        })),*]
+    };
+}
+pub(crate) use blocking;
 
 /// The key with which Python sealed the thread `enc-1` of its file: the bytes 0 to 31.
 pub(crate) fn key_file(directory: &Path) -> PathBuf {

@@ -20,7 +20,7 @@ cases!("cancellation";
 );
 
 /// How often the futures are polled before they are dropped, in the rounds of a case.
-fn rounds() -> impl Iterator<Item = usize> {
+pub(super) fn rounds() -> impl Iterator<Item = usize> {
     (0..12).chain([20, 50, 200]).chain((0..15).map(|round| round * 7 % 31))
 }
 

@@ -22,13 +22,16 @@ mod prune;
 mod put;
 mod put_writes;
 mod setup;
+mod store;
 mod threads;
 mod values;
 mod writes;
 
 use crate::Case;
 
-/// Every case, in the order in which a report shows them.
+pub use store::store_cases;
+
+/// Every case of a saver, in the order in which a report shows them.
 pub fn saver_cases() -> Vec<Case> {
     // These are run once more with each cipher.
     let core = [

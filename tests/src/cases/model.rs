@@ -11,17 +11,14 @@ use checkpoint_core::{
 use futures_util::TryStreamExt;
 use proptest::prelude::*;
 use proptest::sample::select;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::case::{Ctx, Failure};
 use crate::fixture::{Done, canonical, encode, list, map, snapshot};
+use crate::random::search;
 use crate::target::Saver;
 
 cases!("model"; random_operations);
 
-/// The variable that repeats one run: the seed that a failure prints.
-const SEED: &str = "CHECKPOINT_TEST_SEED";
 const RUNS: usize = 80;
 const THREADS: usize = 2;
 const IDS: usize = 5;
@@ -136,60 +133,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
 }
 
 async fn random_operations(ctx: Ctx) -> Done {
-    // What proptest hands out stays on one thread.
-    let runtime = tokio::runtime::Handle::current();
-    tokio::task::spawn_blocking(move || search(&ctx, &runtime)).await?
-}
-
-/// Runs until a list of operations fails, and shrinks that.
-fn search(ctx: &Ctx, runtime: &tokio::runtime::Handle) -> Done {
-    let given = std::env::var(SEED).ok();
-    let seeds = match &given {
-        Some(text) => vec![parse_seed(text)?],
-        None => (0..RUNS).map(|_| new_seed()).collect(),
-    };
-    for seed in seeds {
-        let config = Config { failure_persistence: None, ..Config::default() };
-        let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
-        let mut tree = operations().new_tree(&mut runner).map_err(Failure::new)?;
-        let Err(mut failure) = runtime.block_on(run(ctx, &tree.current())) else { continue };
-        let mut smallest = tree.current();
-        let mut shrinks = 0;
-        while shrinks < 300 && tree.simplify() {
-            shrinks += 1;
-            loop {
-                if let Err(smaller) = runtime.block_on(run(ctx, &tree.current())) {
-                    (failure, smallest) = (smaller, tree.current());
-                    break;
-                }
-                shrinks += 1;
-                if shrinks >= 300 || !tree.complicate() {
-                    break;
-                }
-            }
-        }
-        let hex = seed.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
-        return Err(Failure::new(format!("{failure}\nafter {smallest:#?}\nrepeat with {SEED}={hex}")));
-    }
-    Ok(())
-}
-
-/// 32 bytes that differ each time: those of two new ids.
-fn new_seed() -> [u8; 32] {
-    let text: String = (0..2).map(|_| id::uuid6(0).replace('-', "")).collect();
-    let mut seed = [0; 32];
-    for (byte, at) in seed.iter_mut().zip((0..text.len()).step_by(2)) {
-        *byte = text.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok()).unwrap_or_default();
-    }
-    seed
-}
-
-fn parse_seed(text: &str) -> Result<[u8; 32], Failure> {
-    let byte = |at: usize| text.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
-    let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
-    bytes
-        .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| Failure::new(format!("{SEED} must be 64 hexadecimal digits")))
+    search(RUNS, operations, async move |operations: Vec<Operation>| run(&ctx, &operations).await).await
 }
 
 /// The names of one run, and both savers.

@@ -1,0 +1,107 @@
+//! Reading single items.
+
+use checkpoint_core::store::{Namespace, StoreExt};
+use serde_json::json;
+
+use super::items::{below, n, read, value};
+use crate::fixture::Done;
+use crate::store_case::{StoreCtx, StoreNeed};
+use crate::{StoreFacility, StoreOptions};
+
+cases!(stores "store_get";
+    missing_is_none,
+    has_all_fields,
+    is_of_one_namespace,
+    is_of_one_key,
+    the_root_has_no_items,
+    another_handle_sees_it,
+    outlives_its_handle [StoreNeed::Durable],
+    an_empty_store_has_nothing [StoreNeed::Target(StoreFacility::Fresh)],
+);
+
+async fn missing_is_none(ctx: StoreCtx) -> Done {
+    let root = ctx.root();
+    ensure!(ctx.store().get(&root, "k").await?.is_none(), "an item of a namespace that nobody knows");
+    ctx.store().put(&root, "k", n(1)).await?;
+    ensure!(ctx.store().get(&root, "other").await?.is_none(), "an item of a key that nobody knows");
+    let listed = ctx.store().list_namespaces().prefix(&below(&root, ["never"])).await?;
+    ensure_eq!(listed, [], "what reading made");
+    Ok(())
+}
+
+async fn has_all_fields(ctx: StoreCtx) -> Done {
+    let namespace = below(&ctx.root(), ["a", "b"]);
+    let stored = json!({"text": "x", "list": [1, {"deep": null}], "yes": true, "float": 1.5});
+    ctx.store().put(&namespace, "key", &stored).await?;
+    let item = read(ctx.store(), &namespace, "key").await?;
+    ensure_eq!(item.namespace, namespace, "namespace");
+    ensure_eq!(&*item.key, "key", "key");
+    ensure_eq!(item.value.decode::<serde_json::Value>()?, stored, "value");
+    ensure_eq!(item.created_at, item.updated_at, "times of a new item");
+    Ok(())
+}
+
+async fn is_of_one_namespace(ctx: StoreCtx) -> Done {
+    let root = ctx.root();
+    let places = [root.clone(), below(&root, ["a"]), below(&root, ["a", "b"]), below(&root, ["b", "a"])];
+    for (number, namespace) in (0..).zip(&places) {
+        ctx.store().put(namespace, "k", n(number)).await?;
+    }
+    for (number, namespace) in (0..).zip(&places) {
+        ensure_eq!(value(ctx.store(), namespace, "k").await?, n(number), "item of {namespace}");
+    }
+    ensure!(ctx.store().get(below(&root, ["b"]), "k").await?.is_none(), "an item of the namespace between");
+    Ok(())
+}
+
+async fn is_of_one_key(ctx: StoreCtx) -> Done {
+    let root = ctx.root();
+    let keys = ["key", "Key", "KEY", "key ", " key", "ke", "key.", "k%", "k_y"];
+    for (number, key) in (0..).zip(keys) {
+        ctx.store().put(&root, key, n(number)).await?;
+    }
+    for (number, key) in (0..).zip(keys) {
+        ensure_eq!(value(ctx.store(), &root, key).await?, n(number), "item of {key:?}");
+    }
+    ensure!(ctx.store().get(&root, "k*").await?.is_none(), "an item of a pattern");
+    Ok(())
+}
+
+async fn the_root_has_no_items(ctx: StoreCtx) -> Done {
+    ensure!(ctx.store().get(Namespace::root(), "k").await?.is_none(), "an item of the root");
+    Ok(())
+}
+
+async fn another_handle_sees_it(ctx: StoreCtx) -> Done {
+    let root = ctx.root();
+    ctx.store().put(&root, "k", n(1)).await?;
+    // Handles that were never set up work on a database that was.
+    let other = ctx.target().open(StoreOptions::default()).await?;
+    ensure_eq!(value(&other, &root, "k").await?, n(1), "value");
+    ctx.store().delete(&root, "k").await?;
+    ensure!(other.get(&root, "k").await?.is_none(), "the other handle still has the item");
+    Ok(())
+}
+
+async fn outlives_its_handle(ctx: StoreCtx) -> Done {
+    let root = ctx.root();
+    // Noted through this one, so that it is deleted at the end.
+    ctx.store().put(&root, "k", n(1)).await?;
+    let other = ctx.target().open(StoreOptions::default()).await?;
+    other.put(&root, "k", n(2)).await?;
+    drop(other);
+    let later = ctx.target().open(StoreOptions::default()).await?;
+    ensure_eq!(value(&later, &root, "k").await?, n(2), "value");
+    Ok(())
+}
+
+async fn an_empty_store_has_nothing(ctx: StoreCtx) -> Done {
+    let store = ctx.fresh().await?.open(StoreOptions::default()).await?;
+    store.setup().await?;
+    ensure!(store.get(["a"], "k").await?.is_none(), "an item");
+    ensure_eq!(store.search(Namespace::root()).await?.len(), 0, "items");
+    ensure_eq!(store.list_namespaces().await?, [], "namespaces");
+    ensure_eq!(store.sweep_ttl().await?, 0, "items swept");
+    store.delete(["a"], "k").await?;
+    Ok(())
+}

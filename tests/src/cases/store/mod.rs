@@ -1,0 +1,46 @@
+//! The cases of stores, a file for each group.
+
+mod batch;
+mod cancellation;
+mod concurrency;
+mod embedding;
+mod filters;
+mod get;
+mod index;
+mod items;
+mod keys;
+mod list;
+mod namespaces;
+mod operators;
+mod put;
+mod scores;
+mod search;
+mod setup;
+mod ttl;
+mod values;
+
+use crate::{Case, Stores};
+
+/// Every case of a store, in the order in which a report shows them.
+pub fn store_cases() -> Vec<Case<Stores>> {
+    let groups = [
+        get::cases,
+        put::cases,
+        keys::cases,
+        values::cases,
+        namespaces::cases,
+        search::cases,
+        filters::cases,
+        operators::cases,
+        list::cases,
+        batch::cases,
+        index::cases,
+        scores::cases,
+        embedding::cases,
+        ttl::cases,
+        concurrency::cases,
+        cancellation::cases,
+        setup::cases,
+    ];
+    groups.into_iter().flat_map(|group| group()).collect()
+}

@@ -1,0 +1,128 @@
+//! Setting up, handles, and what a store says of itself.
+
+use checkpoint_core::ErrorKind;
+use checkpoint_core::store::{BaseStore, Distance, Namespace, StoreExt};
+
+use super::items::{indexed, keys, n, put_op, text, value};
+use crate::case::Failure;
+use crate::fixture::Done;
+use crate::store_case::{StoreCtx, StoreNeed};
+use crate::{StoreFacility, StoreOptions};
+
+cases!(stores "store_setup";
+    may_be_repeated,
+    many_at_once,
+    by_many_handles_at_once [StoreNeed::Target(StoreFacility::Fresh)],
+    errors_name_the_backend,
+    errors_show_no_values,
+    boxes_and_arcs_are_stores,
+    debug_shows_no_values,
+    an_index_added_later [StoreNeed::Durable, StoreNeed::Target(StoreFacility::Fresh), StoreNeed::Target(StoreFacility::Index)],
+);
+
+async fn may_be_repeated(ctx: StoreCtx) -> Done {
+    let root = ctx.root();
+    ctx.store().put(&root, "k", n(1)).await?;
+    for _ in 0..3 {
+        ctx.store().setup().await?;
+    }
+    ensure_eq!(value(ctx.store(), &root, "k").await?, n(1), "value");
+    Ok(())
+}
+
+async fn many_at_once(ctx: StoreCtx) -> Done {
+    let calls: Vec<_> = (0..8)
+        .map(|_| {
+            let store = ctx.store().clone();
+            tokio::spawn(async move { store.setup().await })
+        })
+        .collect();
+    for call in calls {
+        call.await??;
+    }
+    Ok(())
+}
+
+async fn by_many_handles_at_once(ctx: StoreCtx) -> Done {
+    let target = ctx.fresh().await?;
+    let mut calls = Vec::new();
+    for at in 0..8 {
+        let store = target.open(StoreOptions::default()).await?;
+        calls.push(tokio::spawn(async move {
+            store.setup().await?;
+            store.put(["a"], at.to_string(), n(at)).await
+        }));
+    }
+    for call in calls {
+        call.await??;
+    }
+    let store = target.open(StoreOptions::default()).await?;
+    ensure_eq!(store.search(["a"]).await?.len(), 8, "items");
+    Ok(())
+}
+
+async fn errors_name_the_backend(ctx: StoreCtx) -> Done {
+    let (backend, root) = (ctx.store().backend(), ctx.root());
+    ensure!(!backend.is_empty(), "the backend has no name");
+    let Err(error) = ctx.store().search(&root).query("x").await else {
+        return Err(Failure::new("a query without an index is answered"));
+    };
+    ensure_eq!(error.backend(), Some(backend), "backend of {error}");
+    Ok(())
+}
+
+async fn errors_show_no_values(ctx: StoreCtx) -> Done {
+    let ops = vec![
+        put_op(&ctx.root(), "k", &text("secret word"))?,
+        put_op(&Namespace::root(), "k", &text("secret word"))?,
+    ];
+    let Err(error) = ctx.store().batch(ops).await else {
+        return Err(Failure::new("a put at the root is taken"));
+    };
+    ensure_eq!(error.kind(), ErrorKind::InvalidArgument, "kind of error");
+    ensure!(!format!("{error} {error:?}").contains("secret word"), "{error:?}");
+    ensure!(!error.to_string().contains('\n'), "{error}");
+    Ok(())
+}
+
+async fn boxes_and_arcs_are_stores(ctx: StoreCtx) -> Done {
+    let root = ctx.root();
+    let boxed: Box<dyn BaseStore> = Box::new(ctx.store().clone());
+    boxed.setup().await?;
+    boxed.put(&root, "k", n(1)).await?;
+    ensure_eq!(boxed.backend(), ctx.store().backend(), "backend");
+    ensure_eq!(boxed.capabilities(), ctx.store().capabilities(), "capabilities");
+    ensure_eq!(keys(&boxed.search(&root).await?), ["k"], "keys");
+    Ok(())
+}
+
+async fn debug_shows_no_values(ctx: StoreCtx) -> Done {
+    let root = ctx.root();
+    ctx.store().put(&root, "k", text("secret word")).await?;
+    let store = ctx.target().open(StoreOptions::default()).await?;
+    ensure!(!format!("{store:?}").contains("secret word"), "the store shows values: {store:?}");
+    Ok(())
+}
+
+/// Items from before are there without a query, and are found by one once they are put again.
+async fn an_index_added_later(ctx: StoreCtx) -> Done {
+    let target = ctx.fresh().await?;
+    let plain = target.open(StoreOptions::default()).await?;
+    plain.setup().await?;
+    plain.put(["a"], "old", text("1")).await?;
+    let store = target.open(indexed(Distance::InnerProduct)).await?;
+    store.setup().await?;
+    ensure_eq!(store.search(["a"]).query("1").await?.len(), 0, "items by a query");
+    ensure_eq!(keys(&store.search(["a"]).await?), ["old"], "keys");
+    store.put(["a"], "old", text("1")).await?;
+    ensure_eq!(keys(&store.search(["a"]).query("1").await?), ["old"], "keys by a query");
+    // A handle without an index deletes vectors too.
+    plain.delete(["a"], "old").await?;
+    plain.put(["a"], "old", text("1")).await?;
+    ensure_eq!(
+        store.search(["a"]).query("1").await?.len(),
+        0,
+        "items by a query after they were put without an index"
+    );
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! What a store's backend gives the suite.
+
+use std::fmt::{self, Debug};
+use std::sync::Arc;
+
+use checkpoint_core::store::{BaseStore, IndexConfig, TtlConfig};
+use checkpoint_core::{Error, Result, async_trait};
+
+/// A store of any kind.
+pub type Store = Arc<dyn BaseStore>;
+
+/// How a handle onto a store is opened.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct StoreOptions {
+    /// What makes it search by meaning, if anything.
+    pub index: Option<IndexConfig>,
+    /// What it does about the lives of items.
+    pub ttl: TtlConfig,
+}
+
+impl StoreOptions {
+    /// Opens without an index; items live for ever.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Opens with an index.
+    #[must_use]
+    pub fn index(mut self, index: IndexConfig) -> Self {
+        self.index = Some(index);
+        self
+    }
+
+    /// Opens with what it does about the lives of items.
+    #[must_use]
+    pub fn ttl(mut self, ttl: TtlConfig) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Whether handles that are opened with these options and with others must share their items: these are copies of
+    /// one another.
+    pub fn is_copy_of(&self, other: &Self) -> bool {
+        let same_index = match (&self.index, &other.index) {
+            (None, None) => true,
+            (Some(a), Some(b)) => {
+                (a.dims, a.distance, &a.fields) == (b.dims, b.distance, &b.fields)
+                    && Arc::ptr_eq(&a.embeddings, &b.embeddings)
+            }
+            _ => false,
+        };
+        same_index && self.ttl == other.ttl
+    }
+}
+
+/// What a target may offer beyond opening handles. Cases that need more than it has are ignored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreFacility {
+    /// [`StoreTarget::open`] heeds [`StoreOptions::index`].
+    Index,
+    /// [`StoreTarget::fresh`] works.
+    Fresh,
+}
+
+impl fmt::Display for StoreFacility {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Index => "handles with an index, by which queries find items",
+            Self::Fresh => "an empty database",
+        })
+    }
+}
+
+/// A store's database under test.
+#[async_trait]
+pub trait StoreTarget: Debug + Send + Sync + 'static {
+    /// The backend's name, for the report.
+    fn name(&self) -> &str;
+
+    /// Opens one more handle. It has the items of all handles whose options are copies of these, and is not set up. The
+    /// suite uses indexes of few dimensions, which a target may have to keep apart from one another.
+    ///
+    /// # Errors
+    /// What the backend's builder returns.
+    ///
+    /// # Cancellation
+    /// A dropped call opened nothing.
+    async fn open(&self, options: StoreOptions) -> Result<Store>;
+
+    /// Whether the target has a facility.
+    fn offers(&self, facility: StoreFacility) -> bool {
+        let _ = facility;
+        false
+    }
+
+    /// Makes an empty database that was never set up. It goes away with the target that is returned.
+    ///
+    /// # Errors
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless it is offered.
+    ///
+    /// # Cancellation
+    /// A dropped call may leave an empty database.
+    async fn fresh(&self) -> Result<Arc<dyn StoreTarget>> {
+        Err(Error::unsupported("target", "fresh"))
+    }
+}

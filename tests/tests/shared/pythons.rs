@@ -1,0 +1,32 @@
+//! The Pythons of the cross-language tests.
+//!
+//! They are named by environment variables, which `cargo xtask test` sets. Without them the cases are ignored; with
+//! `CHECKPOINT_TEST_REQUIRE=python` they fail.
+
+#![allow(dead_code, reason = "each binary uses its part of this")]
+
+use std::path::PathBuf;
+
+use checkpoint_conformance::Missing;
+
+/// The generations that share databases, with the variable that names the Python of each.
+pub(crate) const GENERATIONS: [(&str, &str); 2] =
+    [("4.2", "CHECKPOINT_TEST_PYTHON_4_2"), ("4.3", "CHECKPOINT_TEST_PYTHON_4_3")];
+
+/// The Pythons of the environment, in the order of the generations.
+fn given() -> [Option<PathBuf>; 2] {
+    GENERATIONS.map(|(_, variable)| std::env::var_os(variable).map(PathBuf::from))
+}
+
+/// The Python of a generation.
+pub(crate) fn find(at: usize) -> Result<PathBuf, Missing> {
+    let (_, variable) = GENERATIONS[at];
+    given()[at].clone().ok_or_else(|| {
+        Missing::new("python", format!("{variable} is not set; cargo xtask test sets it"), &["python"])
+    })
+}
+
+/// The Python of the other generation, if it is there.
+pub(crate) fn other(at: usize) -> Option<PathBuf> {
+    given().into_iter().rev().nth(at).flatten()
+}
