@@ -351,7 +351,6 @@ async fn nothing_waits_for_the_embeddings_that_needs_none() {
 struct Remote {
     store: InMemoryStore,
     batches: Arc<AtomicUsize>,
-    running: Arc<AtomicUsize>,
 }
 
 #[async_trait]
@@ -367,8 +366,6 @@ impl BaseStore for Remote {
     }
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
         self.batches.fetch_add(1, Ordering::Relaxed);
-        assert_eq!(self.running.fetch_add(1, Ordering::SeqCst), 0, "one batch at a time");
-        let _running = Running(&self.running);
         for _ in 0..3 {
             tokio::spawn(tokio::task::yield_now()).await.unwrap();
         }
@@ -382,20 +379,12 @@ impl BaseStore for Remote {
     }
 }
 
-struct Running<'a>(&'a AtomicUsize);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 #[test]
 fn many_tasks_under_load_are_all_answered() {
     const TASKS: usize = 64;
     const ROUNDS: u32 = 60;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).build().unwrap();
-    let remote = Remote { store: InMemoryStore::new(), batches: Arc::default(), running: Arc::default() };
+    let remote = Remote { store: InMemoryStore::new(), batches: Arc::default() };
     let store = BatchedStore::new(remote.clone());
     runtime.block_on(async {
         let tasks: Vec<_> = (0..TASKS)
@@ -413,7 +402,9 @@ fn many_tasks_under_load_are_all_answered() {
                         // Calls that are dropped at any point, or that fail for some, hinder nobody.
                         let mut dropped = Box::pin(get(&store, "shared"));
                         for _ in 0..round % 5 {
-                            let _ = (&mut dropped).now_or_never();
+                            if (&mut dropped).now_or_never().is_some() {
+                                break;
+                            }
                             tokio::task::yield_now().await;
                         }
                         if round % 7 == 0 {
