@@ -415,3 +415,25 @@ fn the_suite_runs_on_a_database_of_ones_own() {
     assert!(summary["passed"].as_u64().is_some_and(|passed| passed >= 10), "{summary}");
     assert_eq!(summary["failed"], 0);
 }
+
+#[test]
+fn a_store_can_be_tried_without_a_database() {
+    let demo = |arguments: &[&str]| text(&ckpt().args(["store", "demo"]).args(arguments).output().unwrap());
+    let told = demo(&[]);
+    for part in ["5 notes", "3 items", "users.ann trip", "users.bob drink", "black coffee"] {
+        assert!(told.contains(part), "{part} is missing in {told}");
+    }
+    let lines: Vec<Json> =
+        demo(&["--json"]).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.iter().filter(|line| line["score"].is_number()).count(), lines.len() - 3);
+}
+
+#[test]
+fn a_file_has_no_store() {
+    let golden = Golden::new();
+    for arguments in [&["store", "get", "a", "k"][..], &["store", "setup"], &["conformance", "--store"]] {
+        let line = failure(&golden.run(arguments), 2);
+        assert!(line.contains("sqlite") && line.contains("postgres://"), "{line}");
+    }
+    assert!(failure(&ckpt().args(["store", "sweep"]).output().unwrap(), 2).contains("--url"));
+}

@@ -117,7 +117,7 @@ async fn vectors_are_the_same(mut meeting: Meeting) {
         let python = vectors(&meeting, "python").await;
         assert_eq!(vectors(&meeting, "rust").await, python, "{index:?}");
         assert_eq!(python.len(), 15, "{index:?}");
-        for query in ["the quick brown fox", "dog", "but this", "{\"a\": 1}", ""] {
+        for query in ["the quick brown fox", "dog", "but this", "{\"a\": 1}"] {
             for prefix in [&["python"][..], &["rust"], &[]] {
                 let found = both_query(&mut meeting, &store, prefix, &json!({}), query).await;
                 assert_eq!(found, if prefix.is_empty() { 12 } else { 6 }, "{index:?}");
@@ -192,6 +192,21 @@ async fn the_whole_value_of_one_item(mut meeting: Meeting) {
     let [row] = by_rust.as_slice() else { panic!("{by_rust:?}") };
     assert_eq!(row[1].as_deref(), Some("$"));
     assert_eq!(both_query(&mut meeting, &store, &[], &json!({}), "store").await, 1);
+}
+
+/// For Rust an empty query is one, for Python it is none.
+async fn the_empty_query(mut meeting: Meeting) {
+    let store = meeting.set_up_by_rust(Some(Index::default())).await;
+    store.put(["q"], "text", json!({"text": "some"})).await.unwrap();
+    store.put(["q"], "none", json!({"other": 1})).await.unwrap();
+    let Json::Array(python) = meeting.python.run(json!(["search", ["q"], {"query": ""}])) else {
+        panic!("no list")
+    };
+    assert_eq!(python.len(), 2);
+    assert!(python.iter().all(|item| item["score"].is_null()));
+    let rust = search(&store, &["q"], &json!({}), Some("")).await.unwrap();
+    let [one] = rust.as_slice() else { panic!("{rust:?}") };
+    assert!(&*one.item.key == "text" && one.score.is_some_and(|score| 0.0 < score && score < 1.0));
 }
 
 async fn batches(mut meeting: Meeting) {
@@ -293,6 +308,7 @@ fn main() -> ExitCode {
         vectors_are_the_same,
         vectors_follow_their_items,
         the_whole_value_of_one_item,
+        the_empty_query,
         batches,
         across_generations,
         both_at_once

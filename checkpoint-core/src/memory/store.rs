@@ -246,3 +246,7 @@ impl BaseStore for InMemoryStore {
         Ok(items.sweep(now()))
     }
 }
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

@@ -113,7 +113,7 @@ Examples:
 Examples:
   ckpt store namespaces
   ckpt store namespaces --prefix users --max-depth 2
-  ckpt store namespaces --prefix 'users.*.notes' --json")]
+  ckpt store namespaces --prefix 'users.*' --json")]
     Namespaces {
         /// Those that begin with these labels, of which `*` stands for any one.
         #[arg(long, value_name = "LABELS")]

@@ -69,6 +69,19 @@ impl Server {
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
+
+    /// What tests use past a pooler.
+    pub(crate) fn direct(&self) -> &str {
+        &self.direct
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.kind.name()
+    }
 }
 
 /// How a test ends that may find out only then that something is missing.

@@ -24,7 +24,7 @@ async fn missing_is_none(ctx: StoreCtx) -> Done {
     ensure!(ctx.store().get(&root, "k").await?.is_none(), "an item of a namespace that nobody knows");
     ctx.store().put(&root, "k", n(1)).await?;
     ensure!(ctx.store().get(&root, "other").await?.is_none(), "an item of a key that nobody knows");
-    let listed = ctx.store().list_namespaces().prefix(&below(&root, ["never"])).await?;
+    let listed = ctx.store().list_namespaces().prefix(below(&root, ["never"])).await?;
     ensure_eq!(listed, [], "what reading made");
     Ok(())
 }

@@ -535,7 +535,7 @@ async fn paths_that_are_odd(ctx: StoreCtx) -> Done {
         store.put(&root, path, &item).index([path]).await?;
     }
     let found = store.search(&root).query("1").limit(100).await?;
-    let score =
+    let nearness =
         |path: &str| found.iter().find(|found| &*found.item.key == path).and_then(|found| found.score);
     for (path, expected) in [
         ("a..b", Some(3.0)),
@@ -547,7 +547,7 @@ async fn paths_that_are_odd(ctx: StoreCtx) -> Done {
         ("世界", Some(7.0)),
         ("a.b.c.d.e", None),
     ] {
-        ensure_eq!(score(path), expected, "score by the path {path:?}");
+        ensure_eq!(nearness(path), expected, "score by the path {path:?}");
     }
     Ok(())
 }

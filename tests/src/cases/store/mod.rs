@@ -1,6 +1,7 @@
 //! The cases of stores, a file for each group.
 
 mod batch;
+mod batched;
 mod cancellation;
 mod concurrency;
 mod embedding;
@@ -10,6 +11,7 @@ mod index;
 mod items;
 mod keys;
 mod list;
+mod model;
 mod namespaces;
 mod operators;
 mod put;
@@ -41,6 +43,8 @@ pub fn store_cases() -> Vec<Case<Stores>> {
         concurrency::cases,
         cancellation::cases,
         setup::cases,
+        batched::cases,
+        model::cases,
     ];
     groups.into_iter().flat_map(|group| group()).collect()
 }

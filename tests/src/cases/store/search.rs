@@ -263,6 +263,6 @@ async fn a_query_needs_an_index(ctx: StoreCtx) -> Done {
 }
 
 async fn the_empty_query_needs_an_index(ctx: StoreCtx) -> Done {
-    let call = ctx.store().search(&ctx.root()).query("").await;
+    let call = ctx.store().search(ctx.root()).query("").await;
     expect_kind(call, ErrorKind::Unsupported, "an empty query without an index")
 }
