@@ -195,7 +195,7 @@ fn indexed(distance: Distance) -> (InMemoryStore, Arc<Numbers>) {
 async fn the_nearest_vector_of_an_item_counts() {
     for (distance, expected, score) in [
         (Distance::Cosine, vec!["far", "two", "near"], 1.0),
-        (Distance::L2, vec!["near", "two", "far", "zero"], -1.0),
+        (Distance::L2, vec!["near", "zero", "two", "far"], -1.0),
         (Distance::InnerProduct, vec!["far", "two", "near", "zero"], 20.0),
     ] {
         let (store, _) = indexed(distance);
