@@ -49,15 +49,17 @@
 //! | `setup` | 1 round trip once the tables are there, 1 more with an index for filters, 4 more with one for queries |
 //!
 //! The first time that a connection sees a statement costs one round trip more; behind PgBouncer in transaction mode
-//! ([`PostgresStoreBuilder::pgbouncer`]) statements have no names, and that cost is none, but each is planned anew. Searches
-//! in an index of vectors are a transaction of their own, sent at once, since they set `hnsw.ef_search`
+//! ([`PostgresStoreBuilder::pgbouncer`]) statements have no names, and that cost is none, but each is planned anew. Batches
+//! of puts are a transaction, sent at once, and so are searches in an index of vectors, since they set `hnsw.ef_search`
 //! ([`PostgresStoreBuilder::ef_search`], 100 unless set) or `ivfflat.probes`.
 //!
 //! # Isolation
 //!
 //! The puts and deletions of a batch are one statement: all or none of them, and all with the same time. Reads before them
-//! see what was committed by then, each kind of operation one state of the database. Two batches that have items in
-//! common do not wait for each other in a circle; should the server find that they do, one is repeated. A call that fails
+//! see what was committed by then, each kind of operation one state of the database. Anything but the put of one item without
+//! vectors takes advisory locks first (class 1937010546, at most 256 numbers in their order), so that batches that have items
+//! in common do not wait for each other in a circle; Python's writers take none, and where the server finds a circle with
+//! them, the call is repeated. A call that fails
 //! because the server restarts, a connection was cut, or another transaction was in the way is repeated too (see
 //! [`PostgresStoreBuilder::max_retries`]): every operation may be run twice. A dropped call leaves no connection inside of a
 //! transaction; what it sent runs to its end.

@@ -416,6 +416,8 @@ impl Statements {
                 ));
             }
         }
+        // The server runs the last of them first, and whoever has an item has its row before its vectors.
+        parts.reverse();
         format!("WITH {} SELECT", parts.join(", "))
     }
 }

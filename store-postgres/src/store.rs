@@ -13,6 +13,7 @@ use common_postgres::tokio_postgres::types::Type;
 use common_postgres::{BACKEND, Connection, Database, PostgresConfig, Source, column};
 use futures_util::future::try_join;
 use tracing::instrument;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::builder::VectorIndex;
 use crate::read::{self, Read};
@@ -24,6 +25,9 @@ use crate::{AnnIndex, PostgresStoreBuilder};
 
 /// How many expired items one statement removes.
 const SWEPT_AT_ONCE: i64 = 1000;
+
+/// So many locks the items of a store share: a batch takes at most as many, and the server has room for thousands.
+const LOCKS: u32 = 256;
 
 /// The version of pgvector from which on an index goes on until enough vectors fit the other conditions.
 const ITERATES_FROM: (u32, u32) = (0, 8);
@@ -72,6 +76,18 @@ impl Shared {
         Self { database, sql, tables, index, ttl, iterates: OnceLock::new() }
     }
 
+    /// The number of the lock that an item shares with some others of the same tables.
+    pub(crate) fn lock_of(&self, prefix: &str, key: &str) -> i32 {
+        let hash = |parts: [&str; 2]| xxh3_64(parts.join("\0").as_bytes());
+        let (tables, item) = (hash([&self.tables.prefix, ""]), hash([prefix, key]));
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the lower bits are as good as any others of a hash"
+        )]
+        let number = (tables as u32).wrapping_mul(LOCKS) + (item % u64::from(LOCKS)) as u32;
+        number.cast_signed()
+    }
+
     fn config(&self) -> Option<&IndexConfig> {
         self.index.as_deref().map(|index| &index.config)
     }
@@ -110,6 +126,8 @@ impl Shared {
             }
             AnnIndex::Flat => return None,
         };
+        // Of the two ways to search, the one that is not taken would still start its parallel workers.
+        let setting = format!("{setting}; SET LOCAL max_parallel_workers_per_gather = 0");
         Some(if iterates {
             format!("{setting}; SET LOCAL {name}.iterative_scan = relaxed_order")
         } else {

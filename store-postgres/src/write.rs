@@ -1,5 +1,6 @@
 //! Writing: one item in a statement of its own, anything else in one statement for the whole batch.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,9 @@ use common_postgres::{Connection, Json};
 
 use crate::sql::{Parameters, PutColumns};
 use crate::store::Shared;
+
+/// The class of the advisory locks of items.
+const LOCK_CLASS: i32 = i32::from_be_bytes(*b"stor");
 
 /// One put, checked.
 struct Row<'a> {
@@ -84,7 +88,17 @@ impl<'a> PutRows<'a> {
         }
         let mut params = Parameters::default();
         let sql = shared.sql.put(&mut params, columns, shared.index.as_deref());
-        connection.query(&sql, &params.list()).await.map(|_| ())
+        connection.transact(&self.locks(shared), &sql, &params.list()).await.map(|_| ())
+    }
+
+    /// Waits for other batches that have items in common with this one, before it looks at any of them. Locks are taken in
+    /// their order, so that no two batches wait for each other in a circle.
+    fn locks(&self, shared: &Shared) -> String {
+        let stripes: BTreeSet<i32> =
+            self.0.iter().map(|row| shared.lock_of(&row.prefix, &row.op.key)).collect();
+        let locks: Vec<String> =
+            stripes.iter().map(|stripe| format!("pg_advisory_xact_lock({LOCK_CLASS}, {stripe})")).collect();
+        format!("SELECT {}", locks.join(", "))
     }
 }
 

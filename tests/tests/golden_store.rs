@@ -6,23 +6,24 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use checkpoint_core::store::{
-    BaseStore, Distance, Embeddings, GetOp, IndexConfig, ItemFilter, ItemIndex, JsonObject, ListNamespacesOp,
-    MatchCondition, Namespace, Op, OpResult, PutOp, SearchItem, SearchOp, StoreExt, TtlConfig,
+    Distance, Embeddings, GetOp, IndexConfig, ItemFilter, ItemIndex, JsonObject, ListNamespacesOp,
+    MatchCondition, Op, OpResult, PutOp, SearchItem, SearchOp, StoreExt, TtlConfig,
 };
-use checkpoint_core::{InMemoryStore, Result, async_trait};
+use checkpoint_core::{Result, async_trait};
 use libtest_mimic::{Arguments, Completion, Trial};
 use serde_json::{Value as Json, json};
-use store_postgres::{AnnIndex, PostgresStore, PostgresStoreBuilder, VectorType};
+use store_postgres::{AnnIndex, PostgresStoreBuilder, VectorType};
 
+use shared::fresh_store::Fresh;
 use shared::golden::json_vectors;
-use shared::postgres::{Database, Kind, Server, count, in_runtime, rows};
+use shared::postgres::{Kind, Server, count, in_runtime};
 use shared::store_differences::{DIFFERENCES, On, WITHOUT_COUNTERPART};
 
 mod shared {
+    pub(crate) mod fresh_store;
     pub(crate) mod golden;
     pub(crate) mod postgres;
     pub(crate) mod server;
@@ -49,74 +50,17 @@ fn index(fields: &[&'static str], distance: Distance) -> IndexConfig {
     IndexConfig::new(4, Letters).fields(fields.iter().copied()).distance(distance)
 }
 
-/// An empty store.
-struct Fresh {
-    store: Arc<dyn BaseStore>,
-    /// Where it is, unless in memory.
-    database: Option<Database>,
-}
-
-impl Fresh {
-    async fn in_memory(index: Option<IndexConfig>, ttl: TtlConfig) -> Self {
-        let builder = InMemoryStore::builder().ttl(ttl);
-        let builder = match index {
-            Some(index) => builder.index(index),
-            None => builder,
-        };
-        let store = builder.build().unwrap();
-        store.setup().await.unwrap();
-        Self { store: Arc::new(store), database: None }
-    }
-
-    async fn on_postgres(
-        server: &Server,
-        configure: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
-    ) -> Self {
-        let database = Database::create(server.url()).await;
-        let store = configure(PostgresStore::builder(database.url())).build().unwrap();
-        store.setup().await.unwrap();
-        Self { store: Arc::new(store), database: Some(database) }
-    }
-
-    /// Rows of a query, each column as text.
-    async fn rows(&self, query: &str) -> Vec<Vec<Option<String>>> {
-        rows(&self.database.as_ref().unwrap().client().await, query).await
-    }
-
-    async fn execute(&self, statement: &str) {
-        self.database.as_ref().unwrap().client().await.batch_execute(statement).await.unwrap();
-    }
-
-    async fn put(&self, namespace: &[&'static str], key: &'static str, value: Json) {
-        self.store.put(namespace, key, value).await.unwrap();
-    }
-
-    /// What a search finds, as the probes have it.
-    async fn found(&self, search: SearchOp) -> Json {
-        answer(self.search(search).await, |items| items.iter().map(found).collect())
-    }
-
-    async fn search(&self, search: SearchOp) -> Result<Vec<SearchItem>> {
-        match self.store.batch(vec![Op::Search(search)]).await?.remove(0) {
-            OpResult::Items(items) => Ok(items),
-            other => panic!("a search came to {other:?}"),
-        }
-    }
-
-    async fn namespaces(&self, list: ListNamespacesOp) -> Json {
-        match self.store.batch(vec![Op::ListNamespaces(list)]).await.unwrap().remove(0) {
-            OpResult::Namespaces(namespaces) => namespaces.iter().map(Namespace::to_text).collect(),
-            other => panic!("a listing came to {other:?}"),
-        }
-    }
-}
-
 /// What a call came to, as the probes have it.
 fn answer<T>(result: Result<T>, of: impl FnOnce(T) -> Json) -> Json {
     match result {
         Ok(value) => of(value),
         Err(error) => format!("ERR {:?}", error.kind()).into(),
     }
+}
+
+/// What a search finds, as the probes have it.
+async fn found_in(fresh: &Fresh, search: SearchOp) -> Json {
+    answer(fresh.search(search).await, |items| items.iter().map(found).collect())
 }
 
 fn found(item: &SearchItem) -> Json {
@@ -314,19 +258,19 @@ async fn searches(replay: &mut Replay) {
         ("search () all", &[]),
         ("search ('u',) prefix is segment-wise", &["u"]),
     ] {
-        let found = fresh.found(SearchOp::new(prefix)).await;
+        let found = found_in(&fresh, SearchOp::new(prefix)).await;
         replay.came(probe, found);
     }
     let mut search = SearchOp::new(());
     (search.limit, search.offset) = (2, 1);
-    let found = fresh.found(search.clone()).await;
+    let found = found_in(&fresh, search.clone()).await;
     replay.came("search limit/offset", found);
     (search.limit, search.offset) = (0, 0);
-    let found = fresh.found(search).await;
+    let found = found_in(&fresh, search).await;
     replay.came("search limit=0", found);
     let mut query = SearchOp::new(["u", "1"]);
     query.query = Some("x".into());
-    let found = fresh.found(query).await;
+    let found = found_in(&fresh, query).await;
     replay.came("query without index", found);
 
     let Json::Object(recorded) = json_vectors("store_probes.json") else { panic!("no probes") };
@@ -425,7 +369,7 @@ async fn batches(replay: &mut Replay) {
             }
             OpResult::Namespaces(namespaces) => namespaces
                 .iter()
-                .map(|namespace| Json::from_iter(namespace.labels().iter().map(|label| label.to_string())))
+                .map(|namespace| namespace.labels().iter().map(ToString::to_string).collect::<Json>())
                 .collect(),
             other => panic!("{other:?}"),
         })
@@ -457,12 +401,12 @@ async fn queries(replay: &mut Replay) {
         [("cosine", Distance::Cosine), ("l2", Distance::L2), ("inner_product", Distance::InnerProduct)]
     {
         let fresh = with_documents(replay, index(&["text"], distance)).await;
-        let found = fresh.found(query("a")).await;
+        let found = found_in(&fresh, query("a")).await;
         replay.came(format!("vector search {name}"), found);
     }
     let fresh = with_documents(replay, index(&["text", "tags[*]"], Distance::Cosine)).await;
     // Python recorded the first three: a fourth, in memory, has no vector.
-    let found = fresh.found(query("b")).await;
+    let found = found_in(&fresh, query("b")).await;
     replay.came("vector search multi field tags[*]", found);
     if replay.server.is_some() {
         let fields = "SELECT key, field_name FROM store_vectors ORDER BY key, field_name COLLATE \"C\"";
@@ -470,7 +414,7 @@ async fn queries(replay: &mut Replay) {
         replay.came("pg field_name rows", json!(fields));
     }
     let fresh = with_documents(replay, index(&["$"], Distance::Cosine)).await;
-    let found = fresh.found(query("b")).await;
+    let found = found_in(&fresh, query("b")).await;
     replay.came("vector search $ default", found);
 
     let fresh = replay.fresh(Some(index(&["text"], Distance::Cosine)), TtlConfig::new()).await;
@@ -542,10 +486,11 @@ async fn expiry(replay: &mut Replay) {
     }
 }
 
+type Configure = fn(PostgresStoreBuilder) -> PostgresStoreBuilder;
+
 /// What setup makes. Python made it in `public`, and so does ours.
 async fn tables(replay: &mut Replay) {
     let server = replay.server.clone().unwrap();
-    type Configure = fn(PostgresStoreBuilder) -> PostgresStoreBuilder;
     let kinds: [(&str, &str, Configure); 4] = [
         ("default", "store%", |builder| builder.index(index(&["$"], Distance::Cosine))),
         ("hnsw halfvec", "store_vectors", |builder| {

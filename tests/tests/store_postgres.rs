@@ -1,6 +1,8 @@
 //! The suite on the Postgres store: on PostgreSQL 17, on PostgreSQL 15, and behind PgBouncer in transaction mode. Each kind
 //! of index has a schema of its own, which goes at the end.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,12 +25,14 @@ type Layout = Option<(usize, Distance)>;
 #[derive(Debug)]
 struct Postgres {
     server: Server,
+    /// Whether all handles share one schema, whatever their index is.
+    one_schema: bool,
     schemas: Mutex<Vec<(Layout, String, Scratch)>>,
 }
 
 impl Postgres {
-    fn new(server: Server) -> Self {
-        Self { server, schemas: Mutex::default() }
+    fn new(server: Server, one_schema: bool) -> Self {
+        Self { server, one_schema, schemas: Mutex::default() }
     }
 
     /// The schema of a layout; `setup()` makes it.
@@ -51,7 +55,8 @@ impl StoreTarget for Postgres {
     }
 
     async fn open(&self, options: StoreOptions) -> Result<Store> {
-        let layout = options.index.as_ref().map(|index| (index.dims, index.distance));
+        let layout =
+            options.index.as_ref().filter(|_| !self.one_schema).map(|index| (index.dims, index.distance));
         let mut builder = PostgresStore::builder(self.server.url())
             .schema(self.schema(layout))
             .pgbouncer(self.server.kind() == Kind::PgBouncer)
@@ -71,14 +76,15 @@ impl StoreTarget for Postgres {
     }
 
     async fn fresh(&self) -> Result<Arc<dyn StoreTarget>> {
-        Ok(Arc::new(Self::new(self.server.clone())))
+        Ok(Arc::new(Self::new(self.server.clone(), true)))
     }
 }
 
 fn main() -> ExitCode {
     server::with_servers(|| {
-        let target =
-            |kind| Server::find(kind).map(|server| Arc::new(Postgres::new(server)) as Arc<dyn StoreTarget>);
+        let target = |kind| {
+            Server::find(kind).map(|server| Arc::new(Postgres::new(server, false)) as Arc<dyn StoreTarget>)
+        };
         checkpoint_conformance::run_stores(Kind::ALL.map(target).into())
     })
 }

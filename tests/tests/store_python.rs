@@ -63,7 +63,7 @@ async fn items_by_turns(mut meeting: Meeting) {
     places.push((vec!["a", "langgraph"], "k.k/k:k", json!({"dotted": "key"})));
     for (at, (namespace, key, value)) in places.iter().enumerate() {
         if at % 2 == 0 {
-            meeting.python.run(json!(["put", namespace, key, value]));
+            meeting.python.run(&json!(["put", namespace, key, value]));
         } else {
             store.put(owned(namespace), (*key).to_owned(), value).await.unwrap();
         }
@@ -74,7 +74,7 @@ async fn items_by_turns(mut meeting: Meeting) {
         assert_eq!(&first["value"], value);
         let changed = json!({"changed": at});
         if at % 4 < 2 {
-            meeting.python.run(json!(["put", namespace, key, changed]));
+            meeting.python.run(&json!(["put", namespace, key, changed]));
         } else {
             store.put(owned(namespace), (*key).to_owned(), &changed).await.unwrap();
         }
@@ -91,14 +91,14 @@ async fn items_by_turns(mut meeting: Meeting) {
     namespaces_are_listed_alike(&mut meeting, &store).await;
     for (at, (namespace, key, _)) in places.iter().enumerate() {
         if at % 3 == 0 {
-            meeting.python.run(json!(["delete", namespace, key]));
+            meeting.python.run(&json!(["delete", namespace, key]));
         } else {
             store.delete(owned(namespace), (*key).to_owned()).await.unwrap();
         }
         assert_eq!(both_get(&mut meeting, &store, namespace, key).await, Json::Null);
     }
     assert!(both_search(&mut meeting, &store, &[]).await.is_empty());
-    assert_eq!(meeting.python.run(json!(["namespaces"])), json!([]));
+    assert_eq!(meeting.python.run(&json!(["namespaces"])), json!([]));
     assert!(store.list_namespaces().await.unwrap().is_empty());
 }
 
@@ -120,7 +120,7 @@ async fn namespaces_are_listed_alike(meeting: &mut Meeting, store: &impl BaseSto
         listings.push(json!({"suffix": [odd]}));
     }
     for listing in listings {
-        let python = meeting.python.run(json!(["namespaces", listing]));
+        let python = meeting.python.run(&json!(["namespaces", listing]));
         let mut call = store.list_namespaces();
         let number =
             |name: &str| listing.get(name).map(|number| usize::try_from(number.as_u64().unwrap()).unwrap());
@@ -179,7 +179,7 @@ async fn filters(mut meeting: Meeting) {
     });
     for (at, (key, value)) in items.as_object().unwrap().iter().enumerate() {
         if at % 2 == 0 {
-            meeting.python.run(json!(["put", ["f"], key, value]));
+            meeting.python.run(&json!(["put", ["f"], key, value]));
         } else {
             store.put(["f"], key.clone(), value).await.unwrap();
         }
@@ -224,7 +224,7 @@ async fn filters(mut meeting: Meeting) {
     for filter in same {
         let found = of_found(&search(&store, &["f"], &filter, None).await.unwrap());
         hits += found.as_array().unwrap().len();
-        let python = meeting.python.run(json!(["search", ["f"], {"filter": filter, "limit": 1000}]));
+        let python = meeting.python.run(&json!(["search", ["f"], {"filter": filter, "limit": 1000}]));
         assert_eq!(found, python, "{filter}");
     }
     assert_eq!(hits, 59, "they find something");
@@ -279,14 +279,14 @@ async fn times_to_live(mut meeting: Meeting) {
     let store = meeting.rust(None, ttl);
     store.setup().await.unwrap();
     meeting.open(None, &json!({"default_ttl": 60}));
-    meeting.python.run(json!(["setup"]));
+    meeting.python.run(&json!(["setup"]));
     let minutes = |minutes: f64| Duration::from_secs_f64(minutes * 60.0);
     for (key, ttl) in [("whole", 50.0), ("half", 41.5), ("less", 0.4)] {
-        meeting.python.run(json!(["put", ["p"], format!("p-{key}"), {}, {"ttl": ttl}]));
+        meeting.python.run(&json!(["put", ["p"], format!("p-{key}"), {}, {"ttl": ttl}]));
         store.put(["r"], format!("r-{key}"), json!({})).ttl(minutes(ttl)).await.unwrap();
     }
     for (key, call) in [("default", json!({})), ("never", json!({"ttl": null}))] {
-        meeting.python.run(json!(["put", ["p"], format!("p-{key}"), {}, call]));
+        meeting.python.run(&json!(["put", ["p"], format!("p-{key}"), {}, call]));
     }
     store.put(["r"], "r-default", json!({})).await.unwrap();
     store.put(["r"], "r-never", json!({})).no_ttl().await.unwrap();
@@ -318,7 +318,7 @@ async fn times_to_live(mut meeting: Meeting) {
         assert_eq!(refreshed(&meeting, &until).await, moved, "{key}");
     }
     for (key, moved) in [("r-default", 4), ("r-half", 5), ("r-less", 6), ("r-never", 6), ("r-whole", 7)] {
-        meeting.python.run(json!(["get", ["r"], key]));
+        meeting.python.run(&json!(["get", ["r"], key]));
         assert_eq!(refreshed(&meeting, &until).await, moved, "{key}");
     }
     // What Python has rounded to nothing does not end when Rust reads it.
@@ -327,16 +327,16 @@ async fn times_to_live(mut meeting: Meeting) {
     }
 
     let until = in_half_an_hour(&meeting).await;
-    meeting.python.run(json!(["search", ["r"], {"refresh_ttl": false}]));
+    meeting.python.run(&json!(["search", ["r"], {"refresh_ttl": false}]));
     search(&store, &["none"], &json!({}), None).await.unwrap();
     assert_eq!(refreshed(&meeting, &until).await, 0);
     assert_eq!(search(&store, &["p"], &json!({}), None).await.unwrap().len(), 5);
     assert_eq!(refreshed(&meeting, &until).await, 3);
-    meeting.python.run(json!(["search", ["r"]]));
+    meeting.python.run(&json!(["search", ["r"]]));
     assert_eq!(refreshed(&meeting, &until).await, 7);
 
     // A put without a time to live ends what the other had set.
-    meeting.python.run(json!(["put", ["r"], "r-whole", {}, {"ttl": null}]));
+    meeting.python.run(&json!(["put", ["r"], "r-whole", {}, {"ttl": null}]));
     store.put(["p"], "p-whole", json!({})).no_ttl().await.unwrap();
     let lives = meeting.rows(LIVES).await;
     assert_eq!([&lives[4], &lives[9]], [&never("p-whole"), &never("r-whole")]);
@@ -345,7 +345,7 @@ async fn times_to_live(mut meeting: Meeting) {
 
 async fn expired(mut meeting: Meeting, store: impl BaseStore) {
     meeting.execute(EXPIRED).await;
-    let before = meeting.python.run(json!(["get", ["p"], "p-half", {"refresh_ttl": false}]));
+    let before = meeting.python.run(&json!(["get", ["p"], "p-half", {"refresh_ttl": false}]));
     assert!(before.is_object(), "Python sees what has expired");
     assert!(store.get(["p"], "p-half").await.unwrap().is_none());
     assert_eq!(search(&store, &[], &json!({}), None).await.unwrap().len(), 4);
@@ -360,16 +360,16 @@ async fn expired(mut meeting: Meeting, store: impl BaseStore) {
     assert_eq!(new["created_at"], new["updated_at"]);
     assert_eq!(both_search(&mut meeting, &store, &[]).await.len(), 5);
     assert_eq!(store.sweep_ttl().await.unwrap(), 5);
-    assert_eq!(meeting.python.run(json!(["sweep"])), 0);
+    assert_eq!(meeting.python.run(&json!(["sweep"])), 0);
     for (namespace, ours) in [("p", true), ("r", false)] {
         let ttl = json!({"ttl": 1});
         store.put([namespace], "last", json!({})).ttl(Duration::from_secs(60)).await.unwrap();
-        meeting.python.run(json!(["put", [namespace], "most", {}, ttl]));
+        meeting.python.run(&json!(["put", [namespace], "most", {}, ttl]));
         meeting.execute(EXPIRED).await;
         if ours {
             assert_eq!(store.sweep_ttl().await.unwrap(), 2);
         } else {
-            assert_eq!(meeting.python.run(json!(["sweep"])), 2);
+            assert_eq!(meeting.python.run(&json!(["sweep"])), 2);
         }
     }
     assert_eq!(both_search(&mut meeting, &store, &[]).await.len(), 5);

@@ -1,6 +1,6 @@
 //! Rust's and Python's stores set up one database: whoever comes first, the tables are the same.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod shared {
     pub(crate) mod meeting;
@@ -79,12 +79,12 @@ async fn setup_in_both_orders(mut meeting: Meeting) {
         }
         meeting.move_on().await;
         meeting.open(index, &Json::Null);
-        meeting.python.run(json!(["setup"]));
+        meeting.python.run(&json!(["setup"]));
         let by_python = tables(&meeting, index).await;
         for _ in 0..2 {
             meeting.rust(index, TtlConfig::new()).setup().await.unwrap();
             assert_tables(&meeting, index, &by_python, "Python, then Rust").await;
-            meeting.python.run(json!(["setup"]));
+            meeting.python.run(&json!(["setup"]));
             assert_tables(&meeting, index, &by_python, "Python again").await;
         }
 
@@ -94,7 +94,7 @@ async fn setup_in_both_orders(mut meeting: Meeting) {
         for _ in 0..2 {
             store.setup().await.unwrap();
             assert_tables(&meeting, index, &by_python, "Rust").await;
-            meeting.python.run(json!(["setup"]));
+            meeting.python.run(&json!(["setup"]));
             assert_tables(&meeting, index, &by_python, "Rust, then Python").await;
         }
         store.put(["t"], "k", json!({"text": "rust"})).await.unwrap();
@@ -113,7 +113,7 @@ async fn setup_by_parts(mut meeting: Meeting) {
         for (at, index) in [None, flat, with].into_iter().enumerate() {
             if at % 2 == first && python_can(&meeting, index) {
                 meeting.open(index, &Json::Null);
-                meeting.python.run(json!(["setup"]));
+                meeting.python.run(&json!(["setup"]));
             } else {
                 meeting.rust(index, TtlConfig::new()).setup().await.unwrap();
             }
@@ -131,12 +131,12 @@ async fn the_index_for_filters_is_added(mut meeting: Meeting) {
     let without = tables(&meeting, index).await;
     let store = PostgresStore::builder(meeting.database.url()).filter_index(true).build().unwrap();
     store.setup().await.unwrap();
-    meeting.python.run(json!(["setup"]));
+    meeting.python.run(&json!(["setup"]));
     let with = tables(&meeting, index).await;
     let added: Vec<_> = with.difference(&without).collect();
     let definition = "CREATE INDEX store_value_idx ON public.store USING gin (value jsonb_path_ops)";
     assert_eq!(added, [&[Some(definition.to_owned()), Some(String::new())]]);
-    meeting.python.run(json!(["put", ["t"], "k", {"n": 1}]));
+    meeting.python.run(&json!(["put", ["t"], "k", {"n": 1}]));
     assert_eq!(both_get(&mut meeting, &store, &["t"], "k").await["value"], json!({"n": 1}));
 }
 
@@ -166,7 +166,7 @@ async fn setup_at_once(mut meeting: Meeting) {
             ];
             assert!(met.iter().any(|class| error.starts_with(class)), "{error}");
         }
-        meeting.python.run(json!(["setup"]));
+        meeting.python.run(&json!(["setup"]));
         stores[0].setup().await.unwrap();
         assert_tables(&meeting, index, &wanted, "at once").await;
     }

@@ -40,7 +40,7 @@ async fn put_documents(meeting: &mut Meeting, store: &impl BaseStore) {
         ("none", json!({"other": 1}), json!(null)),
     ];
     for (key, value, index) in documents {
-        meeting.python.run(json!(["put", ["python"], key, value, {"index": index}]));
+        meeting.python.run(&json!(["put", ["python"], key, value, {"index": index}]));
         let put = store.put(["rust"], key, &value);
         match index {
             Json::Array(paths) => put.index(paths.iter().map(|path| path.as_str().unwrap().to_owned())).await,
@@ -79,7 +79,7 @@ async fn both_query(
         items
     };
     let call = json!(["search", prefix, {"filter": filter, "query": query, "limit": 1000}]);
-    let python = meeting.python.run(call);
+    let python = meeting.python.run(&call);
     let rust = of_found(&search(store, prefix, filter, Some(query)).await.unwrap());
     let (python, rust) = (sorted(&python), sorted(&rust));
     assert_eq!(rust, python, "{query}");
@@ -141,7 +141,7 @@ async fn vectors_follow_their_items(mut meeting: Meeting) {
             .collect()
     };
     let changed = json!({"text": "jumps", "tags": ["lazy"]});
-    meeting.python.run(json!(["put", ["rust"], "tagged", changed]));
+    meeting.python.run(&json!(["put", ["rust"], "tagged", changed]));
     store.put(["python"], "tagged", &changed).await.unwrap();
     let by_rust = vec!["tags[*]".to_owned(), "text".to_owned()];
     assert_eq!(fields(&meeting, "python", "tagged").await, by_rust);
@@ -155,7 +155,7 @@ async fn vectors_follow_their_items(mut meeting: Meeting) {
     both_query(&mut meeting, &store, &[], &json!({}), "jumps").await;
 
     store.delete(["python"], "plain").await.unwrap();
-    meeting.python.run(json!(["delete", ["rust"], "plain"]));
+    meeting.python.run(&json!(["delete", ["rust"], "plain"]));
     for label in ["python", "rust"] {
         assert!(fields(&meeting, label, "plain").await.is_empty(), "{label}");
     }
@@ -164,7 +164,7 @@ async fn vectors_follow_their_items(mut meeting: Meeting) {
     let one = JsonObject::new(&json!({"text": "lives"})).unwrap();
     for (by_rust, key) in [(true, "python's"), (false, "rust's")] {
         if by_rust {
-            meeting.python.run(json!(["put", ["ttl"], key, {"text": "lives"}, {"ttl": 1}]));
+            meeting.python.run(&json!(["put", ["ttl"], key, {"text": "lives"}, {"ttl": 1}]));
         } else {
             store.put(["ttl"], key, &one).ttl(Duration::from_secs(60)).await.unwrap();
         }
@@ -174,7 +174,7 @@ async fn vectors_follow_their_items(mut meeting: Meeting) {
         let swept = if by_rust {
             json!(store.sweep_ttl().await.unwrap())
         } else {
-            meeting.python.run(json!(["sweep"]))
+            meeting.python.run(&json!(["sweep"]))
         };
         assert_eq!(swept, 1);
         assert!(vectors(&meeting, "ttl").await.is_empty());
@@ -185,7 +185,7 @@ async fn vectors_follow_their_items(mut meeting: Meeting) {
 async fn the_whole_value_of_one_item(mut meeting: Meeting) {
     let store = meeting.set_up_by_rust(Some(Index::default())).await;
     let value = json!({"text": "of the store's own field"});
-    meeting.python.run(json!(["put", ["python"], "k", value, {"index": ["$"]}]));
+    meeting.python.run(&json!(["put", ["python"], "k", value, {"index": ["$"]}]));
     store.put(["rust"], "k", &value).index(["$"]).await.unwrap();
     assert!(vectors(&meeting, "python").await.is_empty());
     let by_rust = vectors(&meeting, "rust").await;
@@ -199,7 +199,7 @@ async fn the_empty_query(mut meeting: Meeting) {
     let store = meeting.set_up_by_rust(Some(Index::default())).await;
     store.put(["q"], "text", json!({"text": "some"})).await.unwrap();
     store.put(["q"], "none", json!({"other": 1})).await.unwrap();
-    let Json::Array(python) = meeting.python.run(json!(["search", ["q"], {"query": ""}])) else {
+    let Json::Array(python) = meeting.python.run(&json!(["search", ["q"], {"query": ""}])) else {
         panic!("no list")
     };
     assert_eq!(python.len(), 2);
@@ -215,7 +215,7 @@ async fn batches(mut meeting: Meeting) {
         Op::Put(PutOp::new(["b"], key.to_owned(), JsonObject::new(&json!({"text": text})).unwrap()))
     };
     store.batch(vec![put("a", "first"), put("b", "second"), put("c", "third")]).await.unwrap();
-    let results = meeting.python.run(json!(["batch", [
+    let results = meeting.python.run(&json!(["batch", [
         ["put", {"namespace": ["b"], "key": "a", "value": {"text": "changed"}}],
         ["get", {"namespace": ["b"], "key": "a"}],
         ["put", {"namespace": ["b"], "key": "b"}],
@@ -247,7 +247,7 @@ async fn across_generations(mut meeting: Meeting) {
         meeting.python = Python::start(other, meeting.asynchronous);
     }
     meeting.open(index, &Json::Null);
-    meeting.python.run(json!(["setup"]));
+    meeting.python.run(&json!(["setup"]));
     store.setup().await.unwrap();
     assert_eq!(both_search(&mut meeting, &store, &[]).await, first);
     put_documents(&mut meeting, &store).await;

@@ -131,8 +131,8 @@ impl Python {
     }
 
     /// Runs a command that succeeds.
-    pub(crate) fn run(&mut self, command: Json) -> Json {
-        self.call(&command).unwrap_or_else(|error| panic!("Python's {command} failed: {error}"))
+    pub(crate) fn run(&mut self, command: &Json) -> Json {
+        self.call(command).unwrap_or_else(|error| panic!("Python's {command} failed: {error}"))
     }
 }
 
@@ -163,7 +163,7 @@ impl Meeting {
     /// Lets Python open its store.
     pub(crate) fn open(&mut self, index: Option<Index>, ttl: &Json) {
         let options = json!({"index": index.map(Index::of_python), "ttl": ttl});
-        self.python.run(json!(["open", self.database.url(), options]));
+        self.python.run(&json!(["open", self.database.url(), options]));
     }
 
     /// Rust's store on the same tables.
@@ -179,7 +179,7 @@ impl Meeting {
     /// Both stores on tables that Python made and Rust found made.
     pub(crate) async fn set_up_by_python(&mut self, index: Option<Index>) -> PostgresStore {
         self.open(index, &Json::Null);
-        self.python.run(json!(["setup"]));
+        self.python.run(&json!(["setup"]));
         let store = self.rust(index, TtlConfig::new());
         store.setup().await.unwrap();
         store
@@ -190,7 +190,7 @@ impl Meeting {
         let store = self.rust(index, TtlConfig::new());
         store.setup().await.unwrap();
         self.open(index, &Json::Null);
-        self.python.run(json!(["setup"]));
+        self.python.run(&json!(["setup"]));
         store
     }
 
@@ -249,7 +249,7 @@ pub(crate) async fn both_get(
     namespace: &[&str],
     key: &str,
 ) -> Json {
-    let python = meeting.python.run(json!(["get", namespace, key]));
+    let python = meeting.python.run(&json!(["get", namespace, key]));
     let rust = store.get(owned(namespace), key.to_owned()).await.unwrap();
     let rust = rust.map_or(Json::Null, |item| of_item(&item));
     assert_eq!(rust, python, "{namespace:?} {key:?}");
@@ -262,7 +262,7 @@ pub(crate) fn owned(namespace: &[&str]) -> Vec<String> {
 
 /// What both find, which is the same, in the same order.
 pub(crate) async fn both_search(meeting: &mut Meeting, store: &impl BaseStore, prefix: &[&str]) -> Vec<Json> {
-    let Json::Array(python) = meeting.python.run(json!(["search", prefix, {"limit": 1000}])) else {
+    let Json::Array(python) = meeting.python.run(&json!(["search", prefix, {"limit": 1000}])) else {
         panic!("no list")
     };
     let rust = of_found(&search(store, prefix, &json!({}), None).await.unwrap());
