@@ -42,7 +42,7 @@
 //! |---|---|
 //! | `get` | the primary key |
 //! | `search` | the index on prefixes, or the index for filters if there is one; sorts what it finds |
-//! | `search` with a query | all vectors under the namespace where that has at most 1,000 items, or with [`AnnIndex::Flat`]: exact. Else the index of vectors, which goes on (pgvector 0.8) until enough of them fit namespace and filter. Where that brings fewer items than were wanted, the search is repeated further, and in the end over all vectors: 1 or 2 round trips more. The first of a process is 1 more, to learn the version of pgvector |
+//! | `search` with a query | all vectors under the namespace where that has at most 1,000 items, or with [`AnnIndex::Flat`]: exact. Else the index of vectors, which goes on (pgvector 0.8) until enough of them fit namespace and filter. Where the index gives up early, or brings fewer items than were wanted, the search is repeated further, and in the end over all vectors: 1 or 2 round trips more. The first of a process is 1 more, to learn the version of pgvector |
 //! | `list_namespaces` | jumps from one namespace to the next in the index on prefixes |
 //! | `put`, `delete` | the primary key; vectors in the same statement |
 //! | `sweep_ttl` | the index on expiry, 1,000 items a round trip |

@@ -27,6 +27,9 @@ const TEXTS_OF_A_LIST: usize = 4;
 /// How many times as many vectors are asked for when there were too few items among them.
 const MORE: usize = 4;
 
+/// How many times as many vectors as items are asked for: an index that goes on does not find them in their order.
+const SPARE: usize = 4;
+
 /// How many operations one statement has; the server takes 65,535 parameters.
 const OPERATIONS: usize = 4000;
 
@@ -164,7 +167,7 @@ fn first_reach(shared: &Shared, op: &SearchOp) -> Reach {
     let has_several = |path: &Str| path.contains(['*', '{']);
     let texts: usize =
         index.config.fields.iter().map(|path| if has_several(path) { TEXTS_OF_A_LIST } else { 1 }).sum();
-    let nearest = op.limit.saturating_add(op.offset).saturating_mul(texts.max(1));
+    let nearest = op.limit.saturating_add(op.offset).saturating_mul(texts.max(1) * SPARE);
     if nearest > MOST_NEAREST { Reach::EXACT } else { Reach { exact_up_to: EXACT_UP_TO, nearest } }
 }
 
@@ -175,16 +178,18 @@ impl Pending<'_> {
         if column(first, place::EXACT)? {
             return Ok(None);
         }
+        let seen = usize::try_from(column::<i64>(first, place::SEEN)?).unwrap_or_default();
+        if seen < self.reach.nearest {
+            // The index has no more that fit, or gave up, perhaps before it came to the nearest of them.
+            return Ok(Some(Reach::EXACT));
+        }
         let items =
             rows.iter().filter(|row| matches!(column::<Option<&str>>(row, place::KEY), Ok(Some(_)))).count();
         if items >= self.op.limit {
             return Ok(None);
         }
-        let seen = usize::try_from(column::<i64>(first, place::SEEN)?).unwrap_or_default();
         let nearest = self.reach.nearest.saturating_mul(MORE);
-        // Fewer than were asked for: the index has no more that fit, or gave up.
-        let over = seen < self.reach.nearest || nearest > MOST_NEAREST;
-        Ok(Some(if over { Reach::EXACT } else { Reach { nearest, ..self.reach } }))
+        Ok(Some(if nearest > MOST_NEAREST { Reach::EXACT } else { Reach { nearest, ..self.reach } }))
     }
 
     fn items(&self, shared: &Shared, rows: &[&Row], read: &mut Read) -> Result<Vec<SearchItem>> {

@@ -267,8 +267,16 @@ impl Statements {
             "{s}store s JOIN {s}store_vectors v ON v.prefix = s.prefix AND v.key = s.key WHERE {ALIVE}"
         );
         let (of_items, of_vectors) = (below.of("s"), below.of("v"));
-        let (few, near, either) = if index.ann == AnnIndex::Flat {
-            ("SELECT true AS items".to_owned(), "SELECT WHERE false".to_owned(), "exact")
+        let (few, near, either, exact) = if index.ann == AnnIndex::Flat {
+            (
+                "SELECT true AS items".to_owned(),
+                "SELECT WHERE false".to_owned(),
+                "exact",
+                format!(
+                    "SELECT s.prefix, s.key, s.updated_at, min({distance}) AS distance FROM {items}{of_items}{filtered} \
+                     GROUP BY s.prefix, s.key, s.updated_at"
+                ),
+            )
         } else {
             let exact_up_to = params.bind(reach.exact_up_to, Type::INT8);
             let nearest = params.bind_number(reach.nearest);
@@ -282,12 +290,18 @@ impl Statements {
                      {of_vectors}{filtered} ORDER BY {distance} LIMIT {nearest}"
                 ),
                 "(SELECT * FROM exact UNION ALL SELECT * FROM near)",
+                // Item by item: there are few, whatever the server thinks.
+                format!(
+                    "SELECT s.prefix, s.key, s.updated_at, own.distance FROM {s}store s CROSS JOIN LATERAL \
+                     (SELECT min({distance}) AS distance FROM {s}store_vectors v \
+                     WHERE v.prefix = s.prefix AND v.key = s.key) own \
+                     WHERE (SELECT items FROM few) AND {ALIVE}{of_items}{filtered} AND own.distance IS NOT NULL"
+                ),
             )
         };
         Ok(format!(
             "WITH query AS MATERIALIZED (SELECT ({vector})::{vector_type} AS v), few AS MATERIALIZED ({few}), \
-             exact AS MATERIALIZED (SELECT s.prefix, s.key, s.updated_at, min({distance}) AS distance FROM {items} \
-             AND (SELECT items FROM few){of_items}{filtered} GROUP BY s.prefix, s.key, s.updated_at), \
+             exact AS MATERIALIZED ({exact}), \
              near AS MATERIALIZED ({near}), \
              best AS (SELECT either.prefix, either.key, either.updated_at, min(either.distance) AS distance FROM {either} either \
              GROUP BY either.prefix, either.key, either.updated_at HAVING min(either.distance) <> 'NaN' \
