@@ -62,7 +62,7 @@ pub fn column<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T> {
 /// Reads a column of text.
 ///
 /// # Errors
-/// As [`column`].
+/// As [`column()`].
 pub fn text(row: &Row, at: usize) -> Result<Str> {
     column::<&str>(row, at).map(Str::from)
 }

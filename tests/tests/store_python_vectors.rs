@@ -17,7 +17,8 @@ use checkpoint_core::store::{BaseStore, Distance, JsonObject, Op, PutOp, StoreEx
 use serde_json::{Value as Json, json};
 use store_postgres::{AnnIndex, VectorType};
 
-use shared::meeting::{EXPIRED, Index, Meeting, Python, both_search, cases, of_found, run, search};
+use shared::meeting::{EXPIRED, Index, Meeting, Python, both_get, both_search, cases, of_found, run, search};
+use shared::postgres::count;
 
 /// Puts the same documents under a label on each side.
 async fn put_documents(meeting: &mut Meeting, store: &impl BaseStore) {
@@ -255,6 +256,45 @@ async fn across_generations(mut meeting: Meeting) {
     assert_eq!(both_query(&mut meeting, &store, &[], &json!({}), "lazy dog").await, 12);
 }
 
+/// What Python sends for a put, without the end of its transaction.
+const PUT_BY_PYTHON: &str = "
+    BEGIN;
+    INSERT INTO store (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes)
+    VALUES ('w', 'KEY', '{\"tags\": [\"a\"]}', CURRENT_TIMESTAMP, CURRENT_TIMESTAMP, NULL, NULL)
+    ON CONFLICT (prefix, key) DO UPDATE SET value = EXCLUDED.value, updated_at = CURRENT_TIMESTAMP,
+        expires_at = EXCLUDED.expires_at, ttl_minutes = EXCLUDED.ttl_minutes;
+    INSERT INTO store_vectors (prefix, key, field_name, embedding, created_at, updated_at)
+    VALUES ('w', 'KEY', 'tags[*]', '[1,2,3,4,5,6,7,8]', CURRENT_TIMESTAMP, CURRENT_TIMESTAMP)
+    ON CONFLICT (prefix, key, field_name) DO UPDATE SET embedding = EXCLUDED.embedding,
+        updated_at = CURRENT_TIMESTAMP";
+
+/// A put that had to wait for one by Python replaces the vectors that it could not see yet when it began.
+async fn a_put_that_waits_for_python(mut meeting: Meeting) {
+    let store = meeting.set_up_by_python(Some(Index::default())).await;
+    store.put(["w"], "there", json!({"text": "before"})).await.unwrap();
+    let watch = meeting.database.client().await;
+    let waits = "SELECT count(*) FROM pg_stat_activity \
+        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    for key in ["there", "new"] {
+        let python = meeting.database.client().await;
+        python.batch_execute(&PUT_BY_PYTHON.replace("KEY", key)).await.unwrap();
+        let put = {
+            let store = store.clone();
+            tokio::spawn(async move { store.put(["w"], key, json!({"text": "after"})).await })
+        };
+        while count(&watch, waits).await == 0 {
+            assert!(!put.is_finished(), "it did not wait for Python's");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        python.batch_execute("COMMIT").await.unwrap();
+        put.await.unwrap().unwrap();
+        let found = both_get(&mut meeting, &store, &["w"], key).await;
+        assert_eq!(found["value"], json!({"text": "after"}));
+        let fields = format!("SELECT field_name FROM store_vectors WHERE prefix = 'w' AND key = '{key}'");
+        assert_eq!(meeting.rows(&fields).await, [[Some("text".to_owned())]], "{key}");
+    }
+}
+
 /// Both put items, vectors and all, under the same keys at the same time. Nobody fails, and the vectors of an item are
 /// those of the value that was put last.
 async fn both_at_once(mut meeting: Meeting) {
@@ -311,6 +351,7 @@ fn main() -> ExitCode {
         the_empty_query,
         batches,
         across_generations,
+        a_put_that_waits_for_python,
         both_at_once
     ])
 }
