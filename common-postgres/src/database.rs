@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use checkpoint_core::{Error, ErrorKind, Result};
 use deadpool_postgres::Pool;
 use futures_util::future::join3;
+use futures_util::stream::{FuturesOrdered, TryStreamExt};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{IsolationLevel, Row, SimpleQueryMessage, Statement};
 
@@ -252,6 +253,46 @@ impl Connection {
         match run().await {
             Err(error) if self.forgets(&error) => run().await.map_err(convert),
             changed => changed.map_err(convert),
+        }
+    }
+
+    /// Runs SQL text without parameters and then statements, in a transaction of their own and in one round trip, as
+    /// [`transact`](Self::transact) does with one.
+    ///
+    /// # Errors
+    /// What the server says first; nothing was changed then.
+    ///
+    /// # Cancellation
+    /// A dropped call ran wholly or not at all.
+    pub async fn transact_all(&self, first: &str, statements: &[(&str, Vec<Param<'_>>)]) -> Result<()> {
+        let run = async || {
+            let mut prepared = Vec::with_capacity(statements.len());
+            if self.named_statements {
+                for (sql, params) in statements {
+                    prepared.push(self.client.prepare_typed_cached(sql, &types(params)).await?);
+                }
+            }
+            let values: Vec<_> = statements.iter().map(|(_, params)| values(params)).collect();
+            // Ordered, so that they are polled, and with that sent, one after the other.
+            let sent: FuturesOrdered<_> = statements
+                .iter()
+                .enumerate()
+                .map(|(at, (sql, params))| {
+                    let (statement, values) =
+                        (prepared.get(at), values.get(at).map_or(&[][..], Vec::as_slice));
+                    async move {
+                        match statement {
+                            Some(statement) => self.client.execute(statement, values).await,
+                            None => self.client.execute_typed(sql, params).await,
+                        }
+                    }
+                })
+                .collect();
+            self.enclosed(first, sent.try_collect::<Vec<u64>>()).await.map(|_| ())
+        };
+        match run().await {
+            Err(error) if self.forgets(&error) => run().await.map_err(convert),
+            done => done.map_err(convert),
         }
     }
 

@@ -384,14 +384,15 @@ impl Statements {
         format!("SELECT {at}, listed.* FROM ({listed} LIMIT {limit} OFFSET {offset}) listed")
     }
 
-    /// Stores, replaces and deletes items, and their vectors with them.
+    /// Stores, replaces and deletes items, then their vectors: two statements of one transaction. The second looks once
+    /// the first has the items' rows, so that it sees the vectors of whoever had them before.
     pub(crate) fn put<'a>(
         &self,
-        params: &mut Parameters<'a>,
         columns: PutColumns<'a>,
         index: Option<&VectorIndex>,
-    ) -> String {
+    ) -> Vec<(String, Parameters<'a>)> {
         let s = &self.schema;
+        let mut params = Parameters::default();
         let mut parts = Vec::new();
         if !columns.deleted_keys.is_empty() {
             let prefixes = params.bind(columns.deleted_prefixes, Type::TEXT_ARRAY);
@@ -401,38 +402,40 @@ impl Statements {
                  WHERE s.prefix = d.prefix AND s.key = d.key)"
             ));
         }
-        if !columns.keys.is_empty() {
-            let prefixes = params.bind(columns.prefixes, Type::TEXT_ARRAY);
-            let keys = params.bind(columns.keys, Type::TEXT_ARRAY);
+        let stores = !columns.keys.is_empty();
+        if stores {
+            let prefixes = params.bind(columns.prefixes.clone(), Type::TEXT_ARRAY);
+            let keys = params.bind(columns.keys.clone(), Type::TEXT_ARRAY);
             let values = params.bind(columns.values, Type::JSONB_ARRAY);
             let seconds = params.bind(columns.seconds, Type::FLOAT8_ARRAY);
             let minutes = params.bind(columns.minutes, Type::INT4_ARRAY);
             let items = format!("SELECT * FROM unnest({prefixes}, {keys}, {values}, {seconds}, {minutes})");
             parts.push(format!("stored AS ({})", upsert(s, &items)));
-            if let Some(index) = index {
-                let (dims, vector_type) = (index.config.dims, index.vector_type.as_str());
-                let vector_prefixes = params.bind(columns.vector_prefixes, Type::TEXT_ARRAY);
-                let vector_keys = params.bind(columns.vector_keys, Type::TEXT_ARRAY);
-                let names = params.bind(columns.field_names, Type::TEXT_ARRAY);
-                let numbers = params.bind(columns.numbers, Type::FLOAT4_ARRAY);
-                let vectors = format!("unnest({vector_prefixes}, {vector_keys}, {names})");
-                parts.push(format!(
-                    "stale AS (DELETE FROM {s}store_vectors v USING unnest({prefixes}, {keys}) i(prefix, key) \
-                     WHERE v.prefix = i.prefix AND v.key = i.key AND NOT EXISTS (SELECT FROM {vectors} \
-                     n(prefix, key, field_name) WHERE n.prefix = v.prefix AND n.key = v.key AND n.field_name = v.field_name))"
-                ));
-                parts.push(format!(
-                    "vectors AS (INSERT INTO {s}store_vectors AS v \
-                     (prefix, key, field_name, embedding, created_at, updated_at) SELECT n.prefix, n.key, n.field_name, \
-                     (({numbers})[(n.at - 1) * {dims} + 1 : n.at * {dims}])::{vector_type}, now(), now() \
-                     FROM {vectors} WITH ORDINALITY n(prefix, key, field_name, at) \
-                     ON CONFLICT (prefix, key, field_name) DO UPDATE SET embedding = EXCLUDED.embedding, updated_at = now())"
-                ));
-            }
         }
-        // The server runs the last of them first, and whoever has an item has its row before its vectors.
-        parts.reverse();
-        format!("WITH {} SELECT", parts.join(", "))
+        let mut statements = vec![(format!("WITH {} SELECT", parts.join(", ")), params)];
+        if let Some(index) = index.filter(|_| stores) {
+            let mut params = Parameters::default();
+            let (dims, vector_type) = (index.config.dims, index.vector_type.as_str());
+            let prefixes = params.bind(columns.prefixes, Type::TEXT_ARRAY);
+            let keys = params.bind(columns.keys, Type::TEXT_ARRAY);
+            let vector_prefixes = params.bind(columns.vector_prefixes, Type::TEXT_ARRAY);
+            let vector_keys = params.bind(columns.vector_keys, Type::TEXT_ARRAY);
+            let names = params.bind(columns.field_names, Type::TEXT_ARRAY);
+            let numbers = params.bind(columns.numbers, Type::FLOAT4_ARRAY);
+            let vectors = format!("unnest({vector_prefixes}, {vector_keys}, {names})");
+            let sql = format!(
+                "WITH stale AS (DELETE FROM {s}store_vectors v USING unnest({prefixes}, {keys}) i(prefix, key) \
+                 WHERE v.prefix = i.prefix AND v.key = i.key AND NOT EXISTS (SELECT FROM {vectors} \
+                 n(prefix, key, field_name) WHERE n.prefix = v.prefix AND n.key = v.key AND n.field_name = v.field_name)) \
+                 INSERT INTO {s}store_vectors AS v (prefix, key, field_name, embedding, created_at, updated_at) \
+                 SELECT n.prefix, n.key, n.field_name, \
+                 (({numbers})[(n.at - 1) * {dims} + 1 : n.at * {dims}])::{vector_type}, now(), now() \
+                 FROM {vectors} WITH ORDINALITY n(prefix, key, field_name, at) \
+                 ON CONFLICT (prefix, key, field_name) DO UPDATE SET embedding = EXCLUDED.embedding, updated_at = now()"
+            );
+            statements.push((sql, params));
+        }
+        statements
     }
 }
 

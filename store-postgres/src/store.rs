@@ -237,7 +237,6 @@ impl PostgresStore {
         let shared = &*self.shared;
         let ops = Ops::new(ops, BACKEND, shared.config())?;
         let queries = shared.embed_searches(&ops.searches).await?;
-        let mut params = Parameters::default();
         let mut statements =
             vec![shared.sql.get.clone(), shared.sql.get_many.clone(), shared.sql.refresh.clone()];
         statements.push(shared.sql.sweep.clone());
@@ -255,7 +254,7 @@ impl PostgresStore {
             statements.push(shared.sql.list_namespaces(&mut Parameters::default(), 0, op));
         }
         let columns = PutColumns { keys: vec![""], deleted_keys: vec![""], ..PutColumns::default() };
-        statements.push(shared.sql.put(&mut params, columns, shared.index.as_deref()));
+        statements.extend(shared.sql.put(columns, shared.index.as_deref()).into_iter().map(|(sql, _)| sql));
         let connection = shared.database.connection().await?;
         let mut plans = Vec::new();
         for sql in statements {

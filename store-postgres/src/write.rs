@@ -9,7 +9,7 @@ use checkpoint_core::{Error, Result};
 use common_postgres::tokio_postgres::types::Type;
 use common_postgres::{Connection, Json};
 
-use crate::sql::{Parameters, PutColumns};
+use crate::sql::PutColumns;
 use crate::store::Shared;
 
 /// The class of the advisory locks of items.
@@ -86,9 +86,10 @@ impl<'a> PutRows<'a> {
                 columns.numbers.extend_from_slice(vector);
             }
         }
-        let mut params = Parameters::default();
-        let sql = shared.sql.put(&mut params, columns, shared.index.as_deref());
-        connection.transact(&self.locks(shared), &sql, &params.list()).await.map(|_| ())
+        let statements = shared.sql.put(columns, shared.index.as_deref());
+        let statements: Vec<_> =
+            statements.iter().map(|(sql, params)| (sql.as_str(), params.list())).collect();
+        connection.transact_all(&self.locks(shared), &statements).await
     }
 
     /// Waits for other batches that have items in common with this one, before it looks at any of them. Locks are taken in
