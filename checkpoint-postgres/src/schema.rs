@@ -49,8 +49,10 @@ impl Tables {
 
     /// Refuses tables of Python's `ShallowPostgresSaver`, which have the same names and numbers and another shape.
     async fn check(&self, connection: &Connection) -> Result<()> {
-        const LACKS_COLUMN: &str = "SELECT to_regclass($1) IS NOT NULL AND NOT EXISTS (SELECT FROM pg_attribute \
-             WHERE attrelid = to_regclass($1) AND attname = $2 AND NOT attisdropped)";
+        // A name is resolved by what is committed at that moment, rows are seen as of the statement's snapshot: a table
+        // that another process is just making may have a name already and no column yet.
+        const LACKS_COLUMN: &str = "SELECT count(*) > 0 AND NOT coalesce(bool_or(attname = $2), false) FROM pg_attribute \
+             WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped";
         for (table, column) in [("checkpoints", "checkpoint_id"), ("checkpoint_blobs", "version")] {
             let table = format!("{}{table}", self.prefix);
             let rows = connection.query(LACKS_COLUMN, &[(&table, Type::TEXT), (&column, Type::TEXT)]).await?;
