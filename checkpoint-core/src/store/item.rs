@@ -1,5 +1,6 @@
 //! Items and their values.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use chrono::{DateTime, Utc};
@@ -15,6 +16,9 @@ use crate::{Error, Result, Str};
 ///
 /// A store moves the text as it is, so that nothing in it is lost that Rust has no type for, and the caller decodes it
 /// straight into a type of its own. A database may change the order of keys and the spelling of numbers.
+///
+/// Of a key that stands twice in an object, the last entry is the one that counts, on every backend. The text in memory
+/// keeps both, and a struct with a field of that name does not decode from it; PostgreSQL keeps the last one alone.
 #[derive(Clone)]
 pub struct JsonObject(Str);
 
@@ -78,13 +82,32 @@ impl JsonObject {
             .map_err(|error| Error::codec("the item's value does not fit the type").with_source(error))
     }
 
-    /// Decodes it into the dynamic value that filters and index fields look into. Keys keep their order; integers
-    /// beyond 64 bits become doubles.
+    /// Decodes it into the dynamic value that filters and index fields look into. Keys keep their order, and each stands
+    /// there once; integers beyond 64 bits become doubles.
     ///
     /// # Errors
     /// [`Codec`](crate::ErrorKind::Codec) for damaged text.
     pub fn to_value(&self) -> Result<Value> {
-        json::parse(self.0.as_bytes())
+        let mut value = json::parse(self.0.as_bytes())?;
+        keep_last_entries(&mut value);
+        Ok(value)
+    }
+}
+
+/// Of entries with the same key only the last one stays, as in a database.
+fn keep_last_entries(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(keep_last_entries),
+        Value::Map(entries) => {
+            let mut seen = HashSet::with_capacity(entries.len());
+            let mut stays: Vec<bool> =
+                entries.iter().rev().map(|(key, _)| seen.insert(key.as_str())).collect();
+            if stays.contains(&false) {
+                entries.retain(|_| stays.pop().unwrap_or(true));
+            }
+            entries.iter_mut().for_each(|(_, value)| keep_last_entries(value));
+        }
+        _ => {}
     }
 }
 
@@ -186,5 +209,15 @@ mod tests {
         let big = JsonObject::from_text("{\"n\": 123456789012345678901234567890}").unwrap();
         assert_eq!(big.as_str(), "{\"n\": 123456789012345678901234567890}");
         assert_eq!(JsonObject::new(&big).unwrap().as_str(), big.as_str(), "put again as it is");
+    }
+
+    #[test]
+    fn the_last_of_equal_keys_counts() {
+        let twice = r#"{"a": 1, "b": [{"c": 2, "d": 3, "c": 4, "c": 5}], "a": {"e": 6, "e": 7}}"#;
+        let once = JsonObject::from_text(twice).unwrap().to_value().unwrap();
+        assert_eq!(
+            json::to_string(&once, json::Style::Plain).unwrap(),
+            r#"{"b": [{"d": 3, "c": 5}], "a": {"e": 7}}"#
+        );
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use checkpoint_core::store::{
-    BaseStore, Distance, IndexConfig, ItemFilter, ItemIndex, Namespace, Op, PutOp, SearchOp, StoreExt,
+    BaseStore, Distance, IndexConfig, ItemFilter, ItemIndex, JsonObject, Namespace, Op, PutOp, SearchOp,
+    StoreExt,
 };
 use serde_json::{Value as Json, json};
 
@@ -45,6 +46,7 @@ cases!(stores "store_index", [StoreNeed::Target(StoreFacility::Index)];
     expired_items_are_not_found,
     paths_that_are_odd,
     a_field_that_ends_like_a_number,
+    a_key_that_stands_twice,
 );
 
 async fn open(ctx: &StoreCtx) -> checkpoint_core::Result<Store> {
@@ -565,5 +567,19 @@ async fn a_field_that_ends_like_a_number(ctx: StoreCtx) -> Done {
     store.put(&root, "k", json!({"l": ["1", "2"]})).index(["l[*]", "l[*]"]).await?;
     let found = store.search(&root).query("1").await?;
     ensure_eq!(scores(&found), [("k", "2.00000".to_owned())], "scores with a path twice");
+    Ok(())
+}
+
+/// Its last entry counts, wherever a path meets it.
+async fn a_key_that_stands_twice(ctx: StoreCtx) -> Done {
+    let (store, root) = (open(&ctx).await?, ctx.root());
+    let twice = JsonObject::from_text(r#"{"a": "9", "b": {"a": "9", "c": "2", "a": "1"}, "a": "3"}"#)?;
+    for path in ["a", "b.a", "b.*", "*"] {
+        store.put(&root, path, &twice).index([path]).await?;
+    }
+    let found = store.search(&root).query("1").await?;
+    let expected = [("*", "3.00000"), ("a", "3.00000"), ("b.*", "2.00000"), ("b.a", "1.00000")];
+    let found: std::collections::BTreeMap<_, _> = scores(&found).into_iter().collect();
+    ensure_eq!(found, expected.map(|(path, score)| (path, score.to_owned())).into(), "scores by path");
     Ok(())
 }

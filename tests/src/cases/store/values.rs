@@ -1,7 +1,7 @@
 //! Values: any JSON object.
 
 use checkpoint_core::ErrorKind;
-use checkpoint_core::store::{BaseStore, JsonObject, StoreExt};
+use checkpoint_core::store::{BaseStore, ItemFilter, JsonObject, StoreExt};
 use serde_json::{Value as Json, json};
 
 use super::items::{all_keys, n, put_op, read, value};
@@ -156,13 +156,26 @@ async fn with_nul(ctx: StoreCtx) -> Done {
 
 async fn duplicate_keys(ctx: StoreCtx) -> Done {
     let root = ctx.root();
-    ctx.store().put(&root, "k", &JsonObject::from_text(r#"{"a": 1, "b": 2, "a": 3}"#)?).await?;
+    let twice = r#"{"a": 1, "b": 2, "o": {"x": 1, "y": 2, "x": 3}, "l": [{"x": 1, "x": 2}], "a": 3}"#;
+    ctx.store().put(&root, "k", &JsonObject::from_text(twice)?).await?;
     // Every reader takes the last one.
-    ensure_eq!(value(ctx.store(), &root, "k").await?, json!({"a": 3, "b": 2}), "value");
-    let filter = checkpoint_core::store::ItemFilter::new().eq("a", 3);
-    ensure_eq!(ctx.store().search(&root).filter(filter).await?.len(), 1, "items found by the last one");
-    let filter = checkpoint_core::store::ItemFilter::new().eq("a", 1);
-    ensure_eq!(ctx.store().search(&root).filter(filter).await?.len(), 0, "items found by the first one");
+    let once = json!({"a": 3, "b": 2, "o": {"x": 3, "y": 2}, "l": [{"x": 2}]});
+    ensure_eq!(value(ctx.store(), &root, "k").await?, once, "value");
+    for (filter, expected) in [
+        (json!({"a": 3}), 1),
+        (json!({"a": 1}), 0),
+        (json!({"a": {"$ne": 3}}), 0),
+        (json!({"a": {"$lt": 3}}), 0),
+        (json!({"o": {"x": 3}}), 1),
+        (json!({"o": {"x": 1}}), 0),
+        (json!({"o": {"$eq": {"x": 3, "y": 2}}}), 1),
+        (json!({"o": {"$ne": {"x": 3, "y": 2}}}), 0),
+        (json!({"l": {"$eq": [{"x": 2}]}}), 1),
+        (json!({"l": {"$ne": [{"x": 2}]}}), 0),
+    ] {
+        let found = ctx.store().search(&root).filter(ItemFilter::from_json(&filter)?).await?;
+        ensure_eq!(found.len(), expected, "items found by {filter}");
+    }
     Ok(())
 }
 
