@@ -1,0 +1,10 @@
+//! The native part of the Python package `langgraph_ckpt`: LangGraph's checkpointers and stores over the backends of
+//! this workspace. What users import stands in the Python files beside it.
+
+use pyo3::prelude::*;
+
+/// What the Python files build on. Every file adds its own classes.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
+}
