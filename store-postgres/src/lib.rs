@@ -82,6 +82,8 @@
 //! | an item put over one that has expired keeps its `created_at` | it is a new one |
 //! | vectors of fields that an item no longer has stay, and it is found by them | they go |
 //! | a query without an index is left out of account | it is an error: [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) |
+//! | a query that is the empty text is none | it is a query |
+//! | integers beyond 64 bits are embedded as their digits | as the text of the nearest double |
 //! | `index=["$"]` in a put finds nothing | it is the whole value, as in the configuration |
 //! | a vector of zeros has the score NaN | by cosine it is not found |
 //! | namespaces are listed in the database's collation, items put at the same time in any order | by code point |

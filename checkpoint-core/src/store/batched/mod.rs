@@ -29,9 +29,9 @@ use crate::{Error, ErrorKind, Result, ResultExt};
 /// * A joint batch has at most 256 operations, and about 4 MiB of values to put. What is more waits for the next.
 /// * What has to be embedded (queries, and puts in a store with an index) is joined apart from what has not, so that no
 ///   read by key waits for a model, or fails with it.
-/// * Every operation is checked before it joins. If a joint batch fails nevertheless, and not because the database
-///   cannot be reached, is too busy or lacks its tables, it is run again in halves, so that only the calls whose own
-///   operations are at fault fail. Errors that concern the whole batch go to all of its callers.
+/// * Every operation is checked before it joins. If a joint batch fails nevertheless, it is run again in halves, so that
+///   only the calls whose own operations are at fault fail. An error that does not come from single operations goes to
+///   all of the batch's callers: `InvalidConfig`, `Schema`, `Unavailable`, `Timeout` and `Conflict`.
 ///
 /// It needs no runtime and starts no task: the callers drive the joint batch, any one of them in the place of the
 /// others. One that is dropped takes only its own operation along, if that has not begun.
