@@ -262,9 +262,17 @@ pub(crate) fn owned(namespace: &[&str]) -> Vec<String> {
 
 /// What both find, which is the same, in the same order.
 pub(crate) async fn both_search(meeting: &mut Meeting, store: &impl BaseStore, prefix: &[&str]) -> Vec<Json> {
-    let Json::Array(python) = meeting.python.run(&json!(["search", prefix, {"limit": 1000}])) else {
+    let Json::Array(mut python) = meeting.python.run(&json!(["search", prefix, {"limit": 1000}])) else {
         panic!("no list")
     };
+    // Which of those put at the same time comes first is chance with Python.
+    for same_time in python.chunk_by_mut(|a, b| a["updated_at"] == b["updated_at"]) {
+        same_time.sort_by_key(|item| {
+            let labels = item["namespace"].as_array().unwrap().iter();
+            let labels: Vec<_> = labels.map(|label| label.as_str().unwrap()).collect();
+            (labels.join("."), item["key"].as_str().unwrap().to_owned())
+        });
+    }
     let rust = of_found(&search(store, prefix, &json!({}), None).await.unwrap());
     assert_eq!(rust.as_array().unwrap(), &python, "{prefix:?}");
     python
