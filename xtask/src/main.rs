@@ -4,6 +4,7 @@ mod apt;
 mod python;
 mod run;
 mod servers;
+mod wheel;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -25,7 +26,13 @@ struct Arguments {
 enum Chore {
     /// Sets up what the tests need, then runs them all.
     Test {
-        /// Passed on to `cargo test`.
+        /// Passed on to `cargo test`; with any, the Python wheel is left out.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Builds the Python wheel and runs its tests, with each generation of LangGraph.
+    TestPython {
+        /// Passed on to `pytest`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -82,6 +89,7 @@ fn main() -> ExitCode {
 fn chore(chore: Chore) -> Result<()> {
     match chore {
         Chore::Test { arguments } => test(&arguments),
+        Chore::TestPython { arguments } => test_python(&arguments),
         Chore::Venv => {
             for environment in python::set_up()? {
                 println!("{}={}", environment.variable, environment.python.display());
@@ -147,35 +155,57 @@ fn bench_server() -> Result<Vec<(&'static str, String)>> {
     Ok(variables)
 }
 
-/// Builds the tests while their environments and servers are set up, then runs them.
+/// With everything set up, a test that cannot run has failed.
+const REQUIRE: (&str, &str) = ("CHECKPOINT_TEST_REQUIRE", "python,postgres");
+
+/// Builds the tests while their environments and servers are set up, then runs them: cargo's, then the wheel's.
 fn test(arguments: &[String]) -> Result<()> {
     let with_tests = || {
         let mut test = cargo();
         test.args(["test", "--workspace", "--locked"]);
         test
     };
-    let (pythons, servers) = std::thread::scope(|scope| {
+    let ready = set_up(arguments.is_empty(), || match build_arguments(arguments) {
+        Some(arguments) => run::run(with_tests().arg("--no-run").args(arguments)),
+        None => Ok(()),
+    })?;
+    let mut test = with_tests();
+    for environment in &ready.pythons {
+        test.env(environment.variable, &environment.python);
+    }
+    run::run(test.envs(ready.variables.iter().map(|(name, value)| (name, value))).args(arguments))?;
+    ready.wheel.map_or(Ok(()), |wheel| wheel::test(&ready.pythons, &wheel, &ready.variables, &[]))
+}
+
+/// The wheel's part of the tests.
+fn test_python(arguments: &[String]) -> Result<()> {
+    let ready = set_up(true, || Ok(()))?;
+    let wheel = ready.wheel.ok_or("there is no wheel")?;
+    wheel::test(&ready.pythons, &wheel, &ready.variables, arguments)
+}
+
+/// What the tests need.
+struct Ready {
+    pythons: Vec<python::Environment>,
+    wheel: Option<PathBuf>,
+    variables: Vec<(&'static str, String)>,
+}
+
+/// Sets up environments and servers while something is built, and then the wheel if it is wanted.
+fn set_up(with_wheel: bool, build: impl FnOnce() -> Result<()>) -> Result<Ready> {
+    std::thread::scope(|scope| {
         // An error has to cross from one thread to another.
         let pythons = scope.spawn(|| python::set_up().map_err(|error| error.to_string()));
         let wanted = [&POSTGRES, &POSTGRES_15, &PGBOUNCER];
         let servers = scope.spawn(move || servers::up(&wanted).map_err(|error| error.to_string()));
-        if let Some(arguments) = build_arguments(arguments) {
-            run::run(with_tests().arg("--no-run").args(arguments))?;
-        }
+        build()?;
         let failed = "setting up the tests failed";
-        Ok::<_, Box<dyn std::error::Error>>((
-            pythons.join().map_err(|_| failed)?,
-            servers.join().map_err(|_| failed)?,
-        ))
-    })?;
-    let mut test = with_tests();
-    for environment in pythons? {
-        test.env(environment.variable, environment.python);
-    }
-    test.envs(servers?);
-    // With everything set up, a case that cannot run has failed.
-    test.env("CHECKPOINT_TEST_REQUIRE", "python,postgres");
-    run::run(test.args(arguments))
+        let pythons = pythons.join().map_err(|_| failed)??;
+        let wheel = if with_wheel { Some(wheel::build()?) } else { None };
+        let mut variables = servers.join().map_err(|_| failed)??;
+        variables.push((REQUIRE.0, REQUIRE.1.to_owned()));
+        Ok(Ready { pythons, wheel, variables })
+    })
 }
 
 /// The arguments that decide what is built, if it can be built without running it.

@@ -10,6 +10,10 @@ use crate::{apt, root, target};
 const GENERATIONS: [(&str, &str); 2] =
     [("4.2", "CHECKPOINT_TEST_PYTHON_4_2"), ("4.3", "CHECKPOINT_TEST_PYTHON_4_3")];
 
+/// What the wheel's tests need too, and what builds the wheel.
+const WHEEL: &str = "python/tests/requirements.txt";
+const BUILD: &str = "python/tests/requirements-build.txt";
+
 /// The file in an environment that holds the requirements it was made from.
 const STAMP: &str = "requirements.stamp";
 
@@ -28,27 +32,36 @@ pub(crate) fn set_up() -> Result<Vec<Environment>> {
     GENERATIONS
         .iter()
         .map(|(generation, variable)| {
-            let folder = target().join("python").join(generation);
-            let requirements = root().join(format!("tests/python/requirements-{generation}.txt"));
-            make(&folder, &requirements)?;
-            Ok(Environment { variable, python: python_in(&folder) })
+            let requirements = format!("tests/python/requirements-{generation}.txt");
+            Ok(Environment { variable, python: make(generation, &[&requirements, WHEEL])? })
         })
         .collect()
+}
+
+/// The Python that builds the wheel; its environment is made if it is missing.
+pub(crate) fn set_up_build() -> Result<PathBuf> {
+    make("build", &[BUILD])
 }
 
 fn python_in(folder: &Path) -> PathBuf {
     folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" })
 }
 
-fn make(folder: &Path, requirements: &Path) -> Result<()> {
-    let wanted = std::fs::read_to_string(requirements)
-        .map_err(|error| format!("{} cannot be read: {error}", requirements.display()))?;
+/// Makes the environment of a name if it is missing, or was made from other requirements, and gives its Python.
+fn make(name: &str, requirements: &[&str]) -> Result<PathBuf> {
+    let folder = target().join("python").join(name);
+    let requirements: Vec<_> = requirements.iter().map(|file| root().join(file)).collect();
+    let mut wanted = String::new();
+    for file in &requirements {
+        wanted += &std::fs::read_to_string(file)
+            .map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
+    }
     let stamp = folder.join(STAMP);
-    let python = python_in(folder);
+    let python = python_in(&folder);
     if std::fs::read_to_string(&stamp).is_ok_and(|made| made == wanted)
         && succeeds(Command::new(&python).arg("-V"))
     {
-        return Ok(());
+        return Ok(python);
     }
     eprintln!("xtask: making {}", folder.display());
     let system = ["python3", "python"]
@@ -57,7 +70,7 @@ fn make(folder: &Path, requirements: &Path) -> Result<()> {
             succeeds(Command::new(name).args(["-c", "import sys; assert sys.version_info >= (3, 10)"]))
         })
         .ok_or("the cross-language tests need Python 3.10 or newer on the PATH")?;
-    let venv = || succeeds(Command::new(system).args(["-m", "venv", "--clear"]).arg(folder));
+    let venv = || succeeds(Command::new(system).args(["-m", "venv", "--clear"]).arg(&folder));
     if !venv() {
         // Debian keeps venv in a package of its own.
         let installed = apt::is_usable() && apt::install(&["python3-venv"]).is_ok();
@@ -66,7 +79,9 @@ fn make(folder: &Path, requirements: &Path) -> Result<()> {
         }
     }
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"];
-    run(Command::new(&python).args(pip).args(PIP).arg("-r").arg(requirements))?;
+    let files = requirements.iter().flat_map(|file| [Path::new("-r"), file]);
+    run(Command::new(&python).args(pip).args(PIP).args(files))?;
     std::fs::write(&stamp, wanted)
-        .map_err(|error| format!("{} cannot be written: {error}", stamp.display()).into())
+        .map_err(|error| format!("{} cannot be written: {error}", stamp.display()))?;
+    Ok(python)
 }

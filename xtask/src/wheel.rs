@@ -1,0 +1,72 @@
+//! The Python wheel: built, installed beside each generation of LangGraph, and tested there.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::python::{Environment, set_up_build};
+use crate::run::{Result, run};
+use crate::{root, target};
+
+/// Builds the wheel, unoptimized like the other tests and in the same target folder, and says where it is.
+pub(crate) fn build() -> Result<PathBuf> {
+    let python = set_up_build()?;
+    let folder = target().join("python/wheels");
+    // What an older build left is not to be taken for this one's.
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)
+            .map_err(|error| format!("{} cannot be removed: {error}", folder.display()))?;
+    }
+    let mut maturin = Command::new(&python);
+    maturin.args([
+        "-m",
+        "maturin",
+        "build",
+        "--quiet",
+        "--locked",
+        "--profile",
+        "dev",
+        "--auditwheel",
+        "skip",
+    ]);
+    maturin.args(["--manifest-path", "python/Cargo.toml", "--compatibility", "linux", "--out"]).arg(&folder);
+    maturin.arg("--target-dir").arg(target()).arg("--interpreter").arg(python);
+    run(maturin.current_dir(root()))?;
+    let wheel = std::fs::read_dir(&folder)
+        .map_err(|error| format!("{} cannot be read: {error}", folder.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|end| end == "whl"));
+    wheel.ok_or_else(|| format!("maturin left no wheel in {}", folder.display()).into())
+}
+
+/// Installs the wheel into each environment, in place of the one that is there, and runs its tests.
+pub(crate) fn test(
+    environments: &[Environment],
+    wheel: &Path,
+    variables: &[(&'static str, String)],
+    arguments: &[String],
+) -> Result<()> {
+    let mut failed = Vec::new();
+    for environment in environments {
+        let pip = |command: &str| {
+            let mut pip = Command::new(&environment.python);
+            pip.args(["-m", "pip", command, "--quiet", "--disable-pip-version-check", "--no-input"]);
+            pip
+        };
+        let install = ["--force-reinstall", "--no-deps", "--no-index"];
+        run(pip("install").args(install).arg(wheel))?;
+        // What the wheel says that it needs is there.
+        run(&mut pip("check"))?;
+        eprintln!("xtask: the wheel's tests with {}", environment.python.display());
+        let mut pytest = Command::new(&environment.python);
+        // From its own folder, so that the wheel is imported and not its sources.
+        pytest.args(["-m", "pytest"]).args(arguments).current_dir(root().join("python/tests"));
+        pytest.envs(variables.iter().map(|(name, value)| (name, value)));
+        if run(&mut pytest).is_err() {
+            failed.push(environment.python.display().to_string());
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(format!("the wheel's tests failed with {}", failed.join(" and with ")).into())
+}
