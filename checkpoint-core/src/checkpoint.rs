@@ -27,6 +27,19 @@ pub enum ChannelValue {
     Str(Str),
     /// Anything else: bytes under a type tag.
     Blob(TypedBytes),
+    /// A delta channel's snapshot in bytes that no saver can see it in: those of another serializer, or of an encrypting
+    /// one. Savers with opaque values return it as such; for all others it is a blob.
+    DeltaSnapshot(TypedBytes),
+}
+
+impl ChannelValue {
+    /// The bytes under a type tag, or `None` for a scalar.
+    pub fn as_blob(&self) -> Option<&TypedBytes> {
+        match self {
+            Self::Blob(blob) | Self::DeltaSnapshot(blob) => Some(blob),
+            _ => None,
+        }
+    }
 }
 
 /// Channel values in the order in which they were written.
@@ -54,14 +67,13 @@ pub struct Checkpoint {
     pub updated_channels: Option<Vec<Str>>,
     /// Further fields, kept as they are.
     pub extra: ChannelValues,
+    /// The whole checkpoint as one value that was not looked into; see [`Checkpoint::opaque`].
+    pub opaque: Option<TypedBytes>,
 }
 
 impl Checkpoint {
     /// The format's version that LangGraph writes today.
     pub const CURRENT_V: i64 = 4;
-
-    /// The field of [`extra`](Self::extra) that holds the ciphertext of a sealed checkpoint.
-    const SEALED: &str = "$sealed";
 
     /// Makes an empty checkpoint with an id for this step and the present time.
     pub fn new(step: i64) -> Self {
@@ -79,22 +91,48 @@ impl Checkpoint {
             versions_seen: IndexMap::new(),
             updated_channels: None,
             extra: ChannelValues::new(),
+            opaque: None,
         }
     }
 
-    /// Stands for a stored checkpoint that could not be opened, where a saver was told to show such rows: the id is
-    /// known, the time is taken from it, and the ciphertext is kept in [`extra`](Self::extra). It cannot be stored.
-    pub fn sealed(id: impl Into<Str>, ciphertext: TypedBytes) -> Self {
+    /// Stands for a checkpoint that is one value nobody looked into, where a backend stores it so: the bytes of another
+    /// serializer, or ciphertext that could not be opened, where a saver was told to show it. The id is known, the time
+    /// is taken from it, and everything else is in [`opaque`](Self::opaque).
+    ///
+    /// Only a saver that keeps whole checkpoints, and was told to keep them as they are, stores it.
+    pub fn opaque(id: impl Into<Str>, value: TypedBytes) -> Self {
         let id = id.into();
         let ts = crate::id::unix_micros(&id).map(crate::id::isoformat).unwrap_or_default();
-        let mut checkpoint = Self { ts: ts.into(), ..Self::with_id(id) };
-        checkpoint.extra.insert(Self::SEALED.into(), ChannelValue::Blob(ciphertext));
-        checkpoint
+        Self { ts: ts.into(), opaque: Some(value), ..Self::with_id(id) }
     }
 
-    /// Whether this stands for a checkpoint that could not be opened; see [`Checkpoint::sealed`].
+    /// The value that this checkpoint is, if it was not looked into; see [`Checkpoint::opaque`].
+    pub fn as_opaque(&self) -> Option<&TypedBytes> {
+        self.opaque.as_ref()
+    }
+
+    /// Whether this stands for a checkpoint that is encrypted; see [`Checkpoint::opaque`].
     pub fn is_sealed(&self) -> bool {
-        matches!(self.extra.get(Self::SEALED), Some(ChannelValue::Blob(blob)) if blob.is_sealed())
+        self.opaque.as_ref().is_some_and(TypedBytes::is_sealed)
+    }
+
+    /// Refuses a checkpoint whose channels are not known, for savers that store or look at them.
+    ///
+    /// # Errors
+    /// [`Crypto`](crate::ErrorKind::Crypto) for one that could not be opened,
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for one in the bytes of another serializer.
+    pub fn require_channels(&self) -> crate::Result<()> {
+        match self.as_opaque() {
+            None => Ok(()),
+            Some(value) if value.is_sealed() => Err(crate::Error::crypto(
+                "the checkpoint could not be opened, so it cannot be stored and nothing can follow it; \
+                 give the saver a cipher with its key",
+            )),
+            Some(_) => Err(crate::Error::invalid_argument(
+                "the checkpoint is one value of another serializer; only a saver that keeps whole checkpoints, \
+                 and has opaque_values, stores it",
+            )),
+        }
     }
 
     /// Sets a channel's value and version.
@@ -212,6 +250,9 @@ pub struct CheckpointTuple {
     pub parent_config: Option<CheckpointConfig>,
     /// Writes of tasks that ran on this checkpoint, ordered by task path, task and index.
     pub pending_writes: Vec<PendingWrite>,
+    /// The sends that checkpoints before version 4 of the format left on their parent, where the saver was told not to
+    /// look into values; a list of them is the value of the channel `__pregel_tasks`. Other savers make that value.
+    pub pending_sends: Vec<TypedBytes>,
 }
 
 impl CheckpointTuple {
@@ -228,7 +269,7 @@ impl CheckpointTuple {
                 .with_checkpoint_ns(config.checkpoint_ns().clone())
                 .with_checkpoint_id(id)
         });
-        Self { config, checkpoint, metadata, parent_config, pending_writes }
+        Self { config, checkpoint, metadata, parent_config, pending_writes, pending_sends: Vec::new() }
     }
 
     /// The id of the parent, if any.

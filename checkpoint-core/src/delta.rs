@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use std::fmt::Debug;
+
+use crate::serde::document;
 use crate::{
     BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple,
-    PendingWrite, Result, Str,
+    PendingWrite, Result, Str, TypedBytes,
 };
 
 /// The extension code of a delta snapshot.
@@ -93,14 +96,71 @@ pub async fn walk(
     Ok(walk.finish())
 }
 
-/// A checkpoint as [`NeededAncestors`] looks at it: which channels it has versions and values of.
-#[derive(Debug, Clone)]
+/// What a checkpoint says about its channels, without their values.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Link {
+pub struct Outline {
     /// The channels that have a version.
     pub versioned: Vec<Str>,
     /// The channels that have a value, and whether it is a delta snapshot.
     pub values: HashMap<Str, bool>,
+}
+
+impl Outline {
+    /// Names the channels that have a version, and those that have a value, each with whether that is a delta snapshot.
+    pub fn new(
+        versioned: impl IntoIterator<Item = Str>,
+        values: impl IntoIterator<Item = (Str, bool)>,
+    ) -> Self {
+        Self { versioned: versioned.into_iter().collect(), values: values.into_iter().collect() }
+    }
+
+    /// Describes a checkpoint; its values are not decoded.
+    pub fn of(checkpoint: &Checkpoint) -> Self {
+        let values = checkpoint.channel_values.iter();
+        Self::new(
+            checkpoint.channel_versions.keys().cloned(),
+            values.map(|(channel, value)| (channel.clone(), is_snapshot(value))),
+        )
+    }
+}
+
+/// Looks into checkpoints that are stored as one value. A saver that keeps the values of another serializer is given
+/// one for the calls that cannot do without: `prune`, and the history of delta channels.
+pub trait CheckpointReader: Debug + Send + Sync + 'static {
+    /// Tells which channels a checkpoint has.
+    ///
+    /// # Errors
+    /// Says why the checkpoint cannot be read; the call ends with it.
+    fn outline(&self, checkpoint: &TypedBytes) -> Result<Outline>;
+
+    /// Reads the values of some channels, in their order: `None` for one that has none.
+    ///
+    /// # Errors
+    /// As [`outline`](Self::outline).
+    fn values(&self, checkpoint: &TypedBytes, channels: &[&str]) -> Result<Vec<Option<ChannelValue>>>;
+}
+
+/// Reads checkpoints as LangGraph's own serializer writes them: one MessagePack map.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MessagePackReader;
+
+impl CheckpointReader for MessagePackReader {
+    fn outline(&self, checkpoint: &TypedBytes) -> Result<Outline> {
+        document::decode_checkpoint(&checkpoint.readable()?).map(|checkpoint| Outline::of(&checkpoint))
+    }
+
+    fn values(&self, checkpoint: &TypedBytes, channels: &[&str]) -> Result<Vec<Option<ChannelValue>>> {
+        document::find_channels(&checkpoint.readable()?, channels)
+    }
+}
+
+/// A checkpoint as [`NeededAncestors`] looks at it: which channels it has versions and values of.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Link {
+    /// Its channels.
+    pub channels: Outline,
     /// The checkpoint's metadata.
     pub metadata: CheckpointMetadata,
     /// Its parent's id.
@@ -108,35 +168,9 @@ pub struct Link {
 }
 
 impl Link {
-    /// Describes one stored checkpoint; its values are not decoded.
-    pub fn new(
-        checkpoint: &Checkpoint,
-        metadata: CheckpointMetadata,
-        parent_checkpoint_id: Option<Str>,
-    ) -> Self {
-        let values = checkpoint.channel_values.iter();
-        Self::of_channels(
-            checkpoint.channel_versions.keys().cloned(),
-            values.map(|(channel, value)| (channel.clone(), is_snapshot(value))),
-            metadata,
-            parent_checkpoint_id,
-        )
-    }
-
-    /// Describes one stored checkpoint by the channels that have a version and those that have a value, each with
-    /// whether that is a delta snapshot.
-    pub fn of_channels(
-        versioned: impl IntoIterator<Item = Str>,
-        values: impl IntoIterator<Item = (Str, bool)>,
-        metadata: CheckpointMetadata,
-        parent_checkpoint_id: Option<Str>,
-    ) -> Self {
-        Self {
-            versioned: versioned.into_iter().collect(),
-            values: values.into_iter().collect(),
-            metadata,
-            parent_checkpoint_id: parent_checkpoint_id.filter(|id| !id.is_empty()),
-        }
+    /// Describes one stored checkpoint.
+    pub fn new(channels: Outline, metadata: CheckpointMetadata, parent_checkpoint_id: Option<Str>) -> Self {
+        Self { channels, metadata, parent_checkpoint_id: parent_checkpoint_id.filter(|id| !id.is_empty()) }
     }
 }
 
@@ -165,10 +199,11 @@ impl NeededAncestors {
             newest.metadata.get("delta_writes_versioned").is_some_and(|flag| flag.as_bool() != Some(false));
         let counted: HashSet<Str> = newest.metadata.delta_channels().map(Str::from).collect();
         let open = newest
+            .channels
             .versioned
             .iter()
             .chain(&counted)
-            .filter(|channel| !newest.values.contains_key(*channel))
+            .filter(|channel| !newest.channels.values.contains_key(*channel))
             .map(|channel| (channel.clone(), all || counted.contains(channel)))
             .collect();
         let next = newest.parent_checkpoint_id.clone();
@@ -186,7 +221,7 @@ impl NeededAncestors {
         self.seen.insert(id.clone());
         self.chain.push(id);
         let (needed, length) = (&mut self.needed, self.chain.len());
-        self.open.retain(|channel, is_delta| match link.values.get(channel) {
+        self.open.retain(|channel, is_delta| match link.channels.values.get(channel) {
             None => {
                 *is_delta |= link.metadata.delta_channels().any(|counted| *counted == **channel);
                 true
@@ -227,14 +262,17 @@ pub fn needed_ancestors(
     Ok(ancestors.finish())
 }
 
-/// Whether a value is a delta channel's snapshot, as far as its first bytes tell. Ciphertext is none.
+/// Whether a value is a delta channel's snapshot, as far as the caller said so or its first bytes tell. Ciphertext is
+/// none.
 pub fn is_snapshot(value: &ChannelValue) -> bool {
-    let ChannelValue::Blob(blob) = value else { return false };
-    blob.tag == "msgpack"
-        && matches!(
+    match value {
+        ChannelValue::DeltaSnapshot(_) => true,
+        ChannelValue::Blob(blob) if blob.tag == "msgpack" => matches!(
             crate::serde::decode::Reader::new(&blob.data).token(),
             Ok(crate::serde::decode::Token::Ext(SNAPSHOT_CODE, _))
-        )
+        ),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -259,7 +297,11 @@ mod tests {
                 counted.iter().map(|channel| ((*channel).into(), crate::Value::Array(vec![]))).collect();
             let metadata = CheckpointMetadata::default()
                 .with("counters_since_delta_snapshot", crate::Value::Map(counters));
-            Link::new(&checkpoint, metadata, at.checked_sub(1).map(|parent| format!("c{parent}").into()))
+            Link::new(
+                Outline::of(&checkpoint),
+                metadata,
+                at.checked_sub(1).map(|parent| format!("c{parent}").into()),
+            )
         };
         links.iter().enumerate().map(link).collect()
     }

@@ -210,12 +210,7 @@ impl<S: BaseCheckpointSaver> Thread<S> {
         let mut config = self.config.clone();
         if let Some(on) = on {
             let old = &on.tuple.checkpoint;
-            if old.is_sealed() {
-                return Err(Error::crypto(
-                    "the state could not be opened, so nothing can follow it; give the saver a cipher with its key",
-                )
-                .with("checkpoint_id", on.id()));
-            }
+            old.require_channels().map_err(|error| error.with("checkpoint_id", on.id()))?;
             // Also what this program does not know, and the version by which LangGraph brings old formats up to date.
             checkpoint = Checkpoint { id: checkpoint.id, ts: checkpoint.ts, ..old.clone() };
             checkpoint.updated_channels = None;
@@ -516,7 +511,7 @@ mod tests {
         let first = thread.begin(&start()).await.unwrap();
         let ciphertext = crate::TypedBytes::new("msgpack+aes", &b"..."[..]);
         let mut shut = first.clone();
-        shut.tuple.checkpoint = Checkpoint::sealed(first.id().clone(), ciphertext);
+        shut.tuple.checkpoint = Checkpoint::opaque(first.id().clone(), ciphertext);
         for error in [
             thread.fork(&shut).await.unwrap_err(),
             thread.update(&shut, &start()).await.unwrap_err(),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use checkpoint_core::cipher::Boundary;
 use checkpoint_core::{Cipher, Result, ResultExt};
 use common_postgres::{BACKEND, ConnectionOptions, Source, connection_setters};
 
@@ -30,8 +31,7 @@ pub struct PostgresSaverBuilder {
     source: Source,
     replica: Option<Source>,
     connection: ConnectionOptions,
-    cipher: Option<Cipher>,
-    keep_sealed: bool,
+    boundary: Boundary,
     compression: Compression,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Debug for PostgresSaverBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresSaverBuilder")
             .field("connection", &self.connection)
-            .field("cipher", &self.cipher)
+            .field("cipher", &self.boundary.cipher)
             .field("compression", &self.compression)
             .finish_non_exhaustive()
     }
@@ -51,22 +51,36 @@ impl PostgresSaverBuilder {
             source,
             replica: None,
             connection: ConnectionOptions::default(),
-            cipher: None,
-            keep_sealed: false,
+            boundary: Boundary::default(),
             compression: Compression::default(),
         }
     }
 
     /// Seals what is stored, and opens it when it is read. See the [crate's page](crate) for what stays in the clear.
     pub fn cipher(mut self, cipher: Cipher) -> Self {
-        self.cipher = Some(cipher);
+        self.boundary.cipher = Some(cipher);
         self
     }
 
     /// Returns what cannot be opened as ciphertext instead of an error, for tools that show a database without its
     /// keys. This holds for `get_tuple` and `list`.
     pub fn keep_sealed(mut self, keep_sealed: bool) -> Self {
-        self.keep_sealed = keep_sealed;
+        self.boundary.keep_sealed = keep_sealed;
+        self
+    }
+
+    /// Keeps values of another serializer as they come, and never looks into them, whatever their tags say: blobs come
+    /// back with the tag and the bytes that they were given with, pending writes always as blobs, and snapshots of delta
+    /// channels as [`DeltaSnapshot`](checkpoint_core::ChannelValue::DeltaSnapshot), by which they have to be told, too.
+    /// Where there is no [`cipher`](Self::cipher), values may be encrypted already.
+    ///
+    /// Scalars stand in the checkpoint's document as always, but for those that
+    /// [`PostgresSaver::keeps_inline`] denies: as rows they are MessagePack, and come back as that, unless the caller
+    /// gives them as blobs of its own serializer. An integer beyond 64 bits is a blob under the tag `json`, its digits,
+    /// and stands in the document too. The sends of old checkpoints are in
+    /// [`pending_sends`](checkpoint_core::CheckpointTuple::pending_sends).
+    pub fn opaque_values(mut self, opaque_values: bool) -> Self {
+        self.boundary.opaque_values = opaque_values;
         self
     }
 
@@ -106,8 +120,7 @@ impl PostgresSaverBuilder {
             replica,
             sql: Statements::new(schema),
             tables: Tables::new(schema, self.compression == Compression::Lz4),
-            cipher: self.cipher,
-            keep_sealed: self.keep_sealed,
+            boundary: self.boundary,
         })
     }
 }

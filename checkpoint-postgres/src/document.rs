@@ -1,22 +1,19 @@
 //! A checkpoint as a JSON document and rows of blobs, split as Python's saver splits it.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use checkpoint_core::cipher::{self, Place};
+use checkpoint_core::cipher::{Boundary, Place};
 use checkpoint_core::delta::is_snapshot;
 use checkpoint_core::serde::json;
 use checkpoint_core::{
     ChannelValue, ChannelValues, ChannelVersion, ChannelVersions, Checkpoint, CheckpointConfig,
-    CheckpointMetadata, Cipher, Error, Result, Str, TypedBytes, Value,
+    CheckpointMetadata, Error, Result, Str, TypedBytes, Value,
 };
 use indexmap::IndexMap;
 use serde::Serialize;
 use serde_json::value::RawValue;
-
-use crate::row::Opener;
 
 /// Longer texts get a row of their own: the server's JSON holds 256 MiB of text in all.
 const LONGEST_INLINE: usize = 128 << 20;
@@ -64,12 +61,14 @@ impl Serialize for Inline<'_> {
             Self::Scalar(ChannelValue::Int(number)) => serializer.serialize_i64(*number),
             Self::Scalar(ChannelValue::Float(number)) => serializer.serialize_f64(*number),
             Self::Scalar(ChannelValue::Str(text)) => serializer.serialize_str(text),
-            Self::Scalar(ChannelValue::Blob(digits)) => std::str::from_utf8(&digits.data)
-                .map_err(serde::ser::Error::custom)
-                .and_then(|digits| {
-                    serde_json::from_str::<&RawValue>(digits).map_err(serde::ser::Error::custom)
-                })
-                .and_then(|digits| digits.serialize(serializer)),
+            Self::Scalar(ChannelValue::Blob(digits) | ChannelValue::DeltaSnapshot(digits)) => {
+                std::str::from_utf8(&digits.data)
+                    .map_err(serde::ser::Error::custom)
+                    .and_then(|digits| {
+                        serde_json::from_str::<&RawValue>(digits).map_err(serde::ser::Error::custom)
+                    })
+                    .and_then(|digits| digits.serialize(serializer))
+            }
             Self::Scalar(ChannelValue::Null) => serializer.serialize_unit(),
         }
     }
@@ -97,24 +96,22 @@ pub(crate) fn split(
     config: &CheckpointConfig,
     checkpoint: &Checkpoint,
     new_versions: &ChannelVersions,
-    cipher: Option<&Cipher>,
+    boundary: &Boundary,
 ) -> Result<Split> {
-    if checkpoint.is_sealed() {
-        return Err(Error::crypto("a checkpoint that could not be opened cannot be stored"));
-    }
+    checkpoint.require_channels()?;
     let values = checkpoint
         .channel_values
         .iter()
-        .map(|(channel, value)| one_form(value).map(|value| (channel, value)))
+        .map(|(channel, value)| boundary.one_form(value).map(|value| (channel, value)))
         .collect::<Result<Vec<_>>>()?;
     let mut inline = IndexMap::with_capacity(values.len());
     let (mut blobs, mut carried) = (Vec::new(), BTreeMap::new());
     for (channel, value) in &values {
-        if cipher.is_none() && is_inline(value) {
+        if keeps_inline(boundary, value) {
             inline.insert(&***channel, Inline::Scalar(value));
             continue;
         }
-        if is_snapshot(value) {
+        if is_marked(boundary, value) {
             inline.insert(&***channel, Inline::Snapshot);
         }
         let version = checkpoint.channel_versions.get(*channel).ok_or_else(|| {
@@ -122,7 +119,7 @@ pub(crate) fn split(
                 .with("channel", channel)
         })?;
         check_name("channel", channel)?;
-        if matches!(**value, ChannelValue::Blob(_)) && !new_versions.contains_key(*channel) {
+        if value.as_blob().is_some() && !new_versions.contains_key(*channel) {
             carried.insert(&***channel, version);
             continue;
         }
@@ -133,9 +130,8 @@ pub(crate) fn split(
             channel,
             version: &version,
         };
-        let typed = value.to_typed()?;
+        let typed = boundary.seal(value.to_typed()?, &place)?;
         check_name("type", &typed.tag)?;
-        let typed = cipher::seal(cipher, typed, &place)?;
         blobs.push(BlobRow { channel: (*channel).clone(), version, typed });
     }
     // Two calls that store the same rows meet them in the same order.
@@ -148,7 +144,7 @@ pub(crate) fn split(
         channel_versions: check_versions(&checkpoint.channel_versions)?,
         versions_seen: &checkpoint.versions_seen,
         updated_channels: checkpoint.updated_channels.as_deref(),
-        extra: extra(config, checkpoint, cipher)?,
+        extra: extra(config, checkpoint, boundary)?,
     };
     checkpoint.versions_seen.values().try_for_each(|seen| check_versions(seen).map(|_| ()))?;
     let write = |written: serde_json::Result<String>| {
@@ -160,26 +156,43 @@ pub(crate) fn split(
     Ok(Split { document, blobs, carried })
 }
 
-/// A value in its one form, however the caller wrapped it.
-fn one_form(value: &ChannelValue) -> Result<Cow<'_, ChannelValue>> {
+/// Whether a value stands in the document; with a cipher none does.
+pub(crate) fn keeps_inline(boundary: &Boundary, value: &ChannelValue) -> bool {
+    boundary.cipher.is_none() && is_inline(boundary, value)
+}
+
+/// Whether the mark of a delta snapshot stands for a value in the document. What an opaque value is, only the caller knows.
+fn is_marked(boundary: &Boundary, value: &ChannelValue) -> bool {
+    if boundary.opaque_values { matches!(value, ChannelValue::DeltaSnapshot(_)) } else { is_snapshot(value) }
+}
+
+/// A value of a row, with whether the document has the mark of a delta snapshot.
+pub(crate) fn marked(
+    boundary: &Boundary,
+    value: ChannelValue,
+    has_mark: impl FnOnce() -> bool,
+) -> ChannelValue {
     match value {
-        ChannelValue::Blob(blob) => match ChannelValue::from_typed(blob.clone())? {
-            ChannelValue::Blob(_) => Ok(Cow::Borrowed(value)),
-            scalar => Ok(Cow::Owned(scalar)),
-        },
-        scalar => Ok(Cow::Borrowed(scalar)),
+        ChannelValue::Blob(blob) if boundary.opaque_values && has_mark() => ChannelValue::DeltaSnapshot(blob),
+        value => value,
     }
 }
 
 /// Whether the server's JSON gives a value back as it was. Python inlines every scalar, and loses or refuses the others.
-fn is_inline(value: &ChannelValue) -> bool {
+fn is_inline(boundary: &Boundary, value: &ChannelValue) -> bool {
     match value {
         ChannelValue::Null | ChannelValue::Bool(_) | ChannelValue::Int(_) => true,
         ChannelValue::Float(number) => {
             number.abs() < WHOLE_FROM && !(*number == 0.0 && number.is_sign_negative())
         }
         ChannelValue::Str(text) => text.len() <= LONGEST_INLINE && !text.contains('\0'),
-        ChannelValue::Blob(blob) => blob.tag == "json" && is_integer(&blob.data),
+        // Of opaque ones only what comes back as the same blob.
+        ChannelValue::Blob(blob) => {
+            blob.tag == "json"
+                && is_integer(&blob.data)
+                && (!boundary.opaque_values || small_integer(&blob.data).is_none())
+        }
+        ChannelValue::DeltaSnapshot(_) => false,
     }
 }
 
@@ -187,6 +200,10 @@ fn is_inline(value: &ChannelValue) -> bool {
 fn is_integer(text: &[u8]) -> bool {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     matches!(digits, [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit))
+}
+
+fn small_integer(digits: &[u8]) -> Option<i64> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// A version as `jsonb_each_text` gives it, by which its blob is found.
@@ -253,7 +270,7 @@ fn check_nul(json: &str) -> Result<()> {
 fn extra<'a>(
     config: &CheckpointConfig,
     checkpoint: &'a Checkpoint,
-    cipher: Option<&Cipher>,
+    boundary: &Boundary,
 ) -> Result<BTreeMap<&'a str, Box<RawValue>>> {
     let mut extra = BTreeMap::new();
     let mut sealed = Vec::new();
@@ -263,12 +280,12 @@ fn extra<'a>(
         if own || (&**key == "updated_channels" && checkpoint.updated_channels.is_some()) {
             continue;
         }
-        if &**key == SEALED_FIELDS && cipher.is_none() {
+        if &**key == SEALED_FIELDS && boundary.cipher.is_none() {
             return Err(Error::invalid_argument("the name of this field is taken; choose another name")
                 .with("field", key));
         }
         let value = value.to_value()?;
-        if cipher.is_some() && !value.is_nil() {
+        if boundary.cipher.is_some() && !value.is_nil() {
             sealed.push((Value::from(&**key), value));
             continue;
         }
@@ -281,7 +298,7 @@ fn extra<'a>(
             checkpoint_id: &checkpoint.id,
         };
         let fields = TypedBytes::msgpack(Value::Map(sealed).to_msgpack()?);
-        extra.insert(SEALED_FIELDS, raw(sealed_fields_json(&cipher::seal(cipher, fields, &place)?))?);
+        extra.insert(SEALED_FIELDS, raw(sealed_fields_json(&boundary.seal(fields, &place)?))?);
     }
     Ok(extra)
 }
@@ -310,16 +327,17 @@ pub(crate) fn sealed_fields(json: &str) -> Result<TypedBytes> {
 pub(crate) fn open_fields(
     checkpoint: &mut Checkpoint,
     (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
-    opener: Opener<'_>,
+    boundary: &Boundary,
 ) -> Result<()> {
     let Some(sealed) = checkpoint.extra.get(SEALED_FIELDS) else { return Ok(()) };
     let typed = sealed_fields(&to_json(&sealed.to_value()?)?)?;
     let place = Place::Checkpoint { thread_id, checkpoint_ns, checkpoint_id };
-    let fields = match opener.open(typed, &place)? {
+    let fields = boundary.open(typed, &place)?;
+    if fields.is_sealed() {
         // Kept as it is.
-        ChannelValue::Blob(blob) if blob.is_sealed() => return Ok(()),
-        fields => fields.to_value()?,
-    };
+        return Ok(());
+    }
+    let fields = fields.to_value()?;
     let fields = CheckpointMetadata::from_entries(fields.as_map().unwrap_or_default())?;
     checkpoint.extra.shift_remove(SEALED_FIELDS);
     for (key, value) in fields.iter() {
@@ -361,7 +379,7 @@ pub(crate) fn metadata(metadata: &CheckpointMetadata, config: &CheckpointConfig)
 }
 
 /// Reads a document; the values in rows of their own are not part of it.
-pub(crate) fn decode(document: &[u8]) -> Result<Checkpoint> {
+pub(crate) fn decode(document: &[u8], boundary: &Boundary) -> Result<Checkpoint> {
     let fields: IndexMap<Str, &RawValue> = from_json(document)?;
     let mut checkpoint = Checkpoint {
         v: 1,
@@ -372,6 +390,7 @@ pub(crate) fn decode(document: &[u8]) -> Result<Checkpoint> {
         versions_seen: IndexMap::new(),
         updated_channels: None,
         extra: ChannelValues::new(),
+        opaque: None,
     };
     for (key, raw) in fields {
         let json = raw.get();
@@ -381,8 +400,9 @@ pub(crate) fn decode(document: &[u8]) -> Result<Checkpoint> {
             "ts" => checkpoint.ts = from_json(json.as_bytes())?,
             "channel_values" => {
                 let values: IndexMap<Str, &RawValue> = from_json(json.as_bytes())?;
-                let value =
-                    |(channel, raw): (Str, &RawValue)| scalar(raw.get()).map(|value| (channel, value));
+                let value = |(channel, raw): (Str, &RawValue)| {
+                    scalar(raw.get(), boundary).map(|value| (channel, value))
+                };
                 checkpoint.channel_values = values.into_iter().map(value).collect::<Result<_>>()?;
             }
             "channel_versions" => checkpoint.channel_versions = from_json(json.as_bytes())?,
@@ -391,7 +411,7 @@ pub(crate) fn decode(document: &[u8]) -> Result<Checkpoint> {
                 checkpoint.updated_channels = from_json(json.as_bytes())?;
             }
             _ => {
-                checkpoint.extra.insert(key, scalar(json)?);
+                checkpoint.extra.insert(key, scalar(json, &Boundary::default())?);
             }
         }
     }
@@ -406,7 +426,9 @@ fn from_json<'a, T: serde::Deserialize<'a>>(json: &'a [u8]) -> Result<T> {
 }
 
 /// A value that stands in a document: a scalar, or of what older or other writers left, a list or map.
-pub(crate) fn scalar(json: &str) -> Result<ChannelValue> {
+///
+/// With opaque values an integer beyond 64 bits is always its digits: nobody else's serializer reads our MessagePack.
+pub(crate) fn scalar(json: &str, boundary: &Boundary) -> Result<ChannelValue> {
     match json.as_bytes().first() {
         Some(b'n') => Ok(ChannelValue::Null),
         Some(b't') => Ok(ChannelValue::Bool(true)),
@@ -418,7 +440,9 @@ pub(crate) fn scalar(json: &str) -> Result<ChannelValue> {
             if let Ok(number) = json.parse() {
                 return Ok(ChannelValue::Int(number));
             }
-            if let Ok(number) = json.parse() {
+            if let Ok(number) = json.parse()
+                && !boundary.opaque_values
+            {
                 return of_value(&Value::UInt(number));
             }
             Ok(ChannelValue::Blob(TypedBytes::new("json", json.as_bytes().to_vec())))
@@ -432,15 +456,19 @@ fn of_value(value: &Value) -> Result<ChannelValue> {
 
 #[cfg(test)]
 mod tests {
-    use checkpoint_core::ErrorKind;
+    use checkpoint_core::{Cipher, ErrorKind};
 
     use super::*;
 
-    fn split_values(values: &[(&str, ChannelValue)], cipher: Option<&Cipher>) -> Result<Split> {
+    fn split_values(values: &[(&str, ChannelValue)], boundary: &Boundary) -> Result<Split> {
         let checkpoint = values.iter().fold(Checkpoint::new(0), |checkpoint, (channel, value)| {
             checkpoint.with_channel(*channel, value.clone(), "1.5")
         });
-        split(&CheckpointConfig::new("t"), &checkpoint, &checkpoint.channel_versions, cipher)
+        split(&CheckpointConfig::new("t"), &checkpoint, &checkpoint.channel_versions, boundary)
+    }
+
+    fn sealing(cipher: Cipher) -> Boundary {
+        Boundary { cipher: Some(cipher), ..Boundary::default() }
     }
 
     fn inline(split: &Split) -> serde_json::Value {
@@ -466,14 +494,14 @@ mod tests {
             (TypedBytes::msgpack(&b"\x90"[..]).into(), None),
         ];
         for (value, expected) in table {
-            let split = split_values(&[("x", value.clone())], None).unwrap();
+            let split = split_values(&[("x", value.clone())], &Boundary::default()).unwrap();
             if let Some(json) = expected {
                 assert!(
                     split.document.contains(&format!("\"channel_values\":{{\"x\":{json}}}")),
                     "{value:?}"
                 );
                 assert!(split.blobs.is_empty());
-                let decoded = decode(split.document.as_bytes()).unwrap();
+                let decoded = decode(split.document.as_bytes(), &Boundary::default()).unwrap();
                 assert_eq!(decoded.channel_values.get("x"), Some(&value));
                 continue;
             }
@@ -488,7 +516,7 @@ mod tests {
     #[test]
     fn a_snapshot_leaves_its_mark() {
         let snapshot = TypedBytes::msgpack(&b"\xd4\x07\xc0"[..]);
-        let split = split_values(&[("log", snapshot.into())], None).unwrap();
+        let split = split_values(&[("log", snapshot.into())], &Boundary::default()).unwrap();
         assert_eq!((inline(&split), split.blobs.len()), (serde_json::json!({ "log": true }), 1));
     }
 
@@ -496,7 +524,7 @@ mod tests {
     fn with_a_cipher_nothing_is_inline() {
         let cipher = Cipher::aes(&[7; 16]).unwrap();
         let values = [("a", ChannelValue::Null), ("b", 5.into()), ("c", "canary".into())];
-        let split = split_values(&values, Some(&cipher)).unwrap();
+        let split = split_values(&values, &sealing(cipher)).unwrap();
         assert_eq!((inline(&split), split.blobs.len()), (serde_json::json!({}), 3));
         assert!(split.blobs.iter().all(|blob| blob.typed.is_sealed()));
     }
@@ -506,7 +534,8 @@ mod tests {
         let mut checkpoint = Checkpoint::new(0);
         checkpoint.channel_values.insert("x".into(), TypedBytes::msgpack(&b"\x90"[..]).into());
         let config = CheckpointConfig::new("t");
-        let no_version = split(&config, &checkpoint, &ChannelVersions::new(), None).unwrap_err();
+        let no_version =
+            split(&config, &checkpoint, &ChannelVersions::new(), &Boundary::default()).unwrap_err();
         assert_eq!(no_version.kind(), ErrorKind::InvalidArgument);
         let list = || ChannelValue::Blob(TypedBytes::msgpack(&b"\x90"[..]));
         for (channel, value) in [
@@ -515,15 +544,15 @@ mod tests {
             ("nul\0", 5.into()),
             ("x", TypedBytes::new("a\\b", &b""[..]).into()),
         ] {
-            let error = split_values(&[(channel, value)], None).unwrap_err();
+            let error = split_values(&[(channel, value)], &Boundary::default()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{channel:?}");
         }
         // A text that only looks like the escape is fine.
-        assert!(split_values(&[("\\u0000 in a name", 5.into())], None).is_ok());
+        assert!(split_values(&[("\\u0000 in a name", 5.into())], &Boundary::default()).is_ok());
         // It could not be read again.
         let mut taken = Checkpoint::new(0);
         taken.extra.insert(SEALED_FIELDS.into(), 5.into());
-        let error = split(&config, &taken, &ChannelVersions::new(), None).unwrap_err();
+        let error = split(&config, &taken, &ChannelVersions::new(), &Boundary::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         let nan = CheckpointMetadata::default().with("a", Value::Array(vec![f64::NAN.into()]));
         assert_eq!(metadata(&nan, &config).unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -553,12 +582,11 @@ mod tests {
         checkpoint.extra.insert("updated_channels".into(), ChannelValue::Null);
         let config = CheckpointConfig::new("t");
         let cipher = Cipher::aes_gcm("k", &[7; 32]).unwrap();
-        for cipher in [None, Some(&cipher)] {
-            let split = split(&config, &checkpoint, &ChannelVersions::new(), cipher).unwrap();
-            assert_eq!(split.document.contains("pending_sends"), cipher.is_none());
-            let mut decoded = decode(split.document.as_bytes()).unwrap();
-            open_fields(&mut decoded, ("t", "", &checkpoint.id), Opener { cipher, keep_sealed: false })
-                .unwrap();
+        for boundary in [Boundary::default(), sealing(cipher)] {
+            let split = split(&config, &checkpoint, &ChannelVersions::new(), &boundary).unwrap();
+            assert_eq!(split.document.contains("pending_sends"), boundary.cipher.is_none());
+            let mut decoded = decode(split.document.as_bytes(), &Boundary::default()).unwrap();
+            open_fields(&mut decoded, ("t", "", &checkpoint.id), &boundary).unwrap();
             assert_eq!(decoded, checkpoint);
         }
     }
@@ -573,7 +601,11 @@ mod tests {
             "{\"channel_values\": 1}",
             "{\"versions_seen\": {\"a\": 1}}",
         ] {
-            assert_eq!(decode(json.as_bytes()).unwrap_err().kind(), ErrorKind::Codec, "{json}");
+            assert_eq!(
+                decode(json.as_bytes(), &Boundary::default()).unwrap_err().kind(),
+                ErrorKind::Codec,
+                "{json}"
+            );
         }
         assert_eq!(sealed_fields("[\"t\", \"%\"]").unwrap_err().kind(), ErrorKind::Codec);
     }

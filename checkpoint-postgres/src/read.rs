@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use checkpoint_core::cipher::{self, Place};
+use checkpoint_core::cipher::{Boundary, Place};
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
 use checkpoint_core::{
     ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, ListQuery, PendingWrite,
@@ -13,7 +13,7 @@ use common_postgres::tokio_postgres::types::{ToSql, Type};
 use common_postgres::{Connection, Json, Param, column, text};
 
 use crate::document;
-use crate::row::{self, Opener, WriteColumns, at_row};
+use crate::row::{self, WriteColumns, at_row};
 use crate::saver::Shared;
 use crate::sql::{self, Page, column, kind};
 
@@ -49,15 +49,15 @@ struct Found {
 type Send = (Str, Str, i32, TypedBytes);
 
 impl Found {
-    fn read(row: &Row, opener: Opener<'_>) -> Result<Self> {
+    fn read(row: &Row, boundary: &Boundary) -> Result<Self> {
         let thread_id = text(row, column::THREAD_ID)?;
         let checkpoint_ns = text(row, column::CHECKPOINT_NS)?;
         let checkpoint_id = text(row, column::A)?;
         let read = || {
             let parent_checkpoint_id = row::optional_text(row, column::B)?;
             let document: Json<'_> = column(row, column::CHECKPOINT)?;
-            let mut checkpoint = document::decode(document.0.as_bytes())?;
-            document::open_fields(&mut checkpoint, (&thread_id, &checkpoint_ns, &checkpoint_id), opener)?;
+            let mut checkpoint = document::decode(document.0.as_bytes(), boundary)?;
+            document::open_fields(&mut checkpoint, (&thread_id, &checkpoint_ns, &checkpoint_id), boundary)?;
             Ok((parent_checkpoint_id, checkpoint, row::metadata(row, column::METADATA)?))
         };
         let (parent_checkpoint_id, checkpoint, metadata) =
@@ -79,13 +79,13 @@ impl Found {
         (&self.thread_id, &self.checkpoint_ns, &self.checkpoint_id)
     }
 
-    fn add_write(&mut self, row: &Row, opener: Opener<'_>) -> Result<()> {
-        let write = row::write(row, WRITE, self.key(), opener).map_err(|error| self.at(error))?;
+    fn add_write(&mut self, row: &Row, boundary: &Boundary) -> Result<()> {
+        let write = row::write(row, WRITE, self.key(), boundary).map_err(|error| self.at(error))?;
         self.writes.push(write);
         Ok(())
     }
 
-    fn add_send(&mut self, row: &Row, opener: Opener<'_>) -> Result<()> {
+    fn add_send(&mut self, row: &Row, boundary: &Boundary) -> Result<()> {
         let read = || {
             let (task_id, task_path) = (text(row, column::A)?, text(row, column::B)?);
             let idx = column(row, column::IDX)?;
@@ -98,7 +98,7 @@ impl Found {
                 idx,
                 channel: sql::TASKS,
             };
-            let typed = cipher::open(opener.cipher, typed, &place)?;
+            let typed = boundary.open(typed, &place)?;
             Ok((task_path, task_id, idx, typed))
         };
         let send = read().map_err(|error| self.at(error))?;
@@ -110,20 +110,29 @@ impl Found {
         at_row(error, &self.thread_id, &self.checkpoint_ns, &self.checkpoint_id)
     }
 
-    /// Makes a channel of the sends that old checkpoints have on their parent, as Python's saver does.
-    fn put_sends(&mut self) -> Result<()> {
+    /// Makes a channel of the sends that old checkpoints have on their parent, as Python's saver does. A list of opaque
+    /// values only the caller can make.
+    fn put_sends(&mut self, boundary: &Boundary) -> Result<()> {
         if self.sends.is_empty() {
             return Ok(());
         }
         self.sends.sort_by(|a, b| (&a.0, &a.1, a.2).cmp(&(&b.0, &b.1, b.2)));
-        let mut list = array_header(self.sends.len());
-        for (.., typed) in &self.sends {
-            list.extend_from_slice(&typed.to_msgpack().map_err(|error| self.at(error))?);
-        }
+        let list = if boundary.opaque_values {
+            None
+        } else {
+            let mut list = array_header(self.sends.len());
+            for (.., typed) in &self.sends {
+                list.extend_from_slice(&typed.to_msgpack().map_err(|error| self.at(error))?);
+            }
+            Some(list)
+        };
         let versions = &mut self.checkpoint.channel_versions;
         let newest = version::ChannelVersion::newest(versions.values()).cloned();
         versions.insert(sql::TASKS.into(), newest.unwrap_or_else(|| version::next(None)));
-        self.checkpoint.channel_values.insert(sql::TASKS.into(), TypedBytes::msgpack(list).into());
+        if let Some(list) = list {
+            self.checkpoint.channel_values.insert(sql::TASKS.into(), TypedBytes::msgpack(list).into());
+            self.sends.clear();
+        }
         Ok(())
     }
 
@@ -132,7 +141,15 @@ impl Found {
         let config = CheckpointConfig::new(self.thread_id)
             .with_checkpoint_ns(self.checkpoint_ns)
             .with_checkpoint_id(self.checkpoint_id);
-        CheckpointTuple::new(config, self.checkpoint, self.metadata, self.parent_checkpoint_id, self.writes)
+        let mut tuple = CheckpointTuple::new(
+            config,
+            self.checkpoint,
+            self.metadata,
+            self.parent_checkpoint_id,
+            self.writes,
+        );
+        tuple.pending_sends = self.sends.into_iter().map(|(.., typed)| typed).collect();
+        tuple
     }
 }
 
@@ -153,7 +170,7 @@ type BlobKey = (Str, Str, Str, String);
 pub(crate) type ReadPage = (Vec<CheckpointTuple>, usize);
 
 /// Puts tuples together from the rows of `Statements::tuples`.
-fn tuples(rows: &[Row], opener: Opener<'_>) -> Result<ReadPage> {
+fn tuples(rows: &[Row], boundary: &Boundary) -> Result<ReadPage> {
     let mut found: Vec<Found> = Vec::new();
     // Every checkpoint that names a blob shares its bytes.
     let mut blobs: HashMap<BlobKey, ChannelValue> = HashMap::new();
@@ -161,7 +178,7 @@ fn tuples(rows: &[Row], opener: Opener<'_>) -> Result<ReadPage> {
     for row in rows {
         bytes += row.raw_size_bytes();
         match column::<i16>(row, column::KIND)? {
-            kind::CHECKPOINT => found.push(Found::read(row, opener)?),
+            kind::CHECKPOINT => found.push(Found::read(row, boundary)?),
             kind::BLOB => {
                 let typed = row::typed(row, column::TYPE, column::BLOB)?;
                 if typed.tag == "empty" {
@@ -175,7 +192,7 @@ fn tuples(rows: &[Row], opener: Opener<'_>) -> Result<ReadPage> {
                 );
                 let (thread_id, checkpoint_ns, channel, version) = (&*key.0, &*key.1, &*key.2, &*key.3);
                 let place = Place::Blob { thread_id, checkpoint_ns, channel, version };
-                let value = opener.open(typed, &place).map_err(|error| {
+                let value = boundary.open_value(typed, &place).map_err(|error| {
                     error
                         .with("thread_id", thread_id)
                         .with("checkpoint_ns", checkpoint_ns)
@@ -188,9 +205,9 @@ fn tuples(rows: &[Row], opener: Opener<'_>) -> Result<ReadPage> {
                 let at = usize::try_from(column::<i32>(row, column::ROW)?).unwrap_or_default();
                 let Some(found) = at.checked_sub(1).and_then(|at| found.get_mut(at)) else { continue };
                 if what == kind::WRITE {
-                    found.add_write(row, opener)?;
+                    found.add_write(row, boundary)?;
                 } else {
-                    found.add_send(row, opener)?;
+                    found.add_send(row, boundary)?;
                 }
             }
         }
@@ -206,11 +223,15 @@ fn tuples(rows: &[Row], opener: Opener<'_>) -> Result<ReadPage> {
                     document::version_text(version)?,
                 );
                 if let Some(value) = blobs.get(&key) {
-                    channel_values.insert(channel.clone(), value.clone());
+                    let inline = channel_values.get(channel);
+                    let value = document::marked(boundary, value.clone(), || {
+                        inline == Some(&ChannelValue::Bool(true))
+                    });
+                    channel_values.insert(channel.clone(), value);
                 }
             }
         }
-        found.put_sends()?;
+        found.put_sends(boundary)?;
     }
     Ok((found.into_iter().map(Found::into_tuple).collect(), bytes))
 }
@@ -230,7 +251,7 @@ pub(crate) async fn get_tuple(
         }
         None => connection.query(&shared.sql.get_latest, &key).await?,
     };
-    let (mut tuples, _) = tuples(&rows, shared.opener())?;
+    let (mut tuples, _) = tuples(&rows, &shared.boundary)?;
     Ok(tuples.pop())
 }
 
@@ -314,7 +335,7 @@ impl Listing {
         params.extend(cursor.iter().map(text));
         params.push((&limit, Type::INT8));
         let rows = connection.query(&shared.sql.list(page), &params).await?;
-        tuples(&rows, shared.opener())
+        tuples(&rows, &shared.boundary)
     }
 
     /// Moves behind a page and returns its tuples.
@@ -372,7 +393,7 @@ pub(crate) async fn delta_history(
         ];
         let rows = connection.query(sql, &params).await?;
         sql = &shared.sql.history_from;
-        for ancestor in ancestors(&rows, (thread_id, checkpoint_ns), shared.opener())? {
+        for ancestor in ancestors(&rows, (thread_id, checkpoint_ns), &shared.boundary)? {
             if !seen.insert(ancestor.checkpoint_id.clone()) {
                 break 'pages;
             }
@@ -387,7 +408,7 @@ pub(crate) async fn delta_history(
 fn ancestors(
     rows: &[Row],
     (thread_id, checkpoint_ns): (&str, &str),
-    opener: Opener<'_>,
+    boundary: &Boundary,
 ) -> Result<Vec<Ancestor>> {
     let mut found: BTreeMap<i32, Ancestor> = BTreeMap::new();
     for row in rows {
@@ -403,9 +424,13 @@ fn ancestors(
                     Some(_) => {
                         let version: &str = column(row, 3)?;
                         let place = Place::Blob { thread_id, checkpoint_ns, channel: &channel, version };
-                        opener.open(row::typed(row, 6, 7)?, &place)
+                        let value = boundary.open_value(row::typed(row, 6, 7)?, &place);
+                        let inline = column::<Option<Json<'_>>>(row, 8)?;
+                        value.map(|value| {
+                            document::marked(boundary, value, || inline.is_some_and(|json| json.0 == "true"))
+                        })
                     }
-                    None => document::scalar(column::<Json<'_>>(row, 8)?.0),
+                    None => document::scalar(column::<Json<'_>>(row, 8)?.0, boundary),
                 };
                 let value = value
                     .map_err(|error| at_row(error, thread_id, checkpoint_ns, &ancestor.checkpoint_id))?;
@@ -413,7 +438,7 @@ fn ancestors(
             }
             _ => {
                 let key = (thread_id, checkpoint_ns, &*ancestor.checkpoint_id);
-                let write = row::write(row, HISTORY_WRITE, key, opener)
+                let write = row::write(row, HISTORY_WRITE, key, boundary)
                     .map_err(|error| at_row(error, thread_id, checkpoint_ns, &ancestor.checkpoint_id))?;
                 ancestor.writes.push(write);
             }

@@ -4,10 +4,8 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use checkpoint_core::cipher::{self, Place};
-use checkpoint_core::{
-    ChannelValue, CheckpointMetadata, Cipher, Error, ErrorKind, PendingWrite, Result, Str, TypedBytes,
-};
+use checkpoint_core::cipher::{Boundary, Place};
+use checkpoint_core::{CheckpointMetadata, Error, PendingWrite, Result, Str, TypedBytes};
 use common_postgres::tokio_postgres::Row;
 use common_postgres::tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use common_postgres::{Json, column};
@@ -56,26 +54,6 @@ pub(crate) fn metadata(row: &Row, at: usize) -> Result<CheckpointMetadata> {
     CheckpointMetadata::from_json(column::<Json<'_>>(row, at)?.0.as_bytes())
 }
 
-/// What opens stored values.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Opener<'a> {
-    pub(crate) cipher: Option<&'a Cipher>,
-    /// Whether ciphertext that does not open is kept as it is.
-    pub(crate) keep_sealed: bool,
-}
-
-impl Opener<'_> {
-    /// Opens a value and gives it its one form.
-    pub(crate) fn open(&self, typed: TypedBytes, place: &Place<'_>) -> Result<ChannelValue> {
-        let sealed = (self.keep_sealed && typed.is_sealed()).then(|| typed.clone());
-        match (cipher::open(self.cipher, typed, place), sealed) {
-            (Ok(typed), _) => ChannelValue::from_typed(typed),
-            (Err(error), Some(sealed)) if error.kind() == ErrorKind::Crypto => Ok(ChannelValue::Blob(sealed)),
-            (Err(error), _) => Err(error),
-        }
-    }
-}
-
 /// The columns of a write.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WriteColumns {
@@ -92,12 +70,12 @@ pub(crate) fn write(
     row: &Row,
     at: WriteColumns,
     (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
-    opener: Opener<'_>,
+    boundary: &Boundary,
 ) -> Result<PendingWrite> {
     let (task_id, channel) = (column::<&str>(row, at.task_id)?, column::<&str>(row, at.channel)?);
     let idx = column(row, at.idx)?;
     let place = Place::Write { thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel };
-    let value = opener.open(typed(row, at.tag, at.data)?, &place)?;
+    let value = boundary.open_value(typed(row, at.tag, at.data)?, &place)?;
     Ok(PendingWrite::new(task_id, channel, value).stored_at(column::<&str>(row, at.task_path)?, idx))
 }
 

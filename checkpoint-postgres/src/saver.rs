@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use checkpoint_core::cipher::Boundary;
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
-    CheckpointMetadata, CheckpointTuple, Cipher, DeltaChannelHistory, Error, FilterSemantics, ListQuery,
+    CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics, ListQuery,
     PruneStrategy, Result, ResultExt, SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
 };
 use common_postgres::deadpool_postgres::Pool;
@@ -16,9 +17,8 @@ use futures_util::stream::{self, StreamExt};
 use tracing::{Instrument, debug_span, instrument};
 
 use crate::PostgresSaverBuilder;
-use crate::document::{check_key, check_text};
+use crate::document::{self, check_key, check_text};
 use crate::read::{self, Listing};
-use crate::row::Opener;
 use crate::schema::Tables;
 use crate::sql::Statements;
 use crate::write::{self, CheckpointRows, WriteRows};
@@ -38,7 +38,7 @@ impl fmt::Debug for PostgresSaver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresSaver")
             .field("database", &self.shared.database)
-            .field("cipher", &self.shared.cipher)
+            .field("cipher", &self.shared.boundary.cipher)
             .finish_non_exhaustive()
     }
 }
@@ -51,14 +51,7 @@ pub(crate) struct Shared {
     pub(crate) replica: Database,
     pub(crate) sql: Statements,
     pub(crate) tables: Tables,
-    pub(crate) cipher: Option<Cipher>,
-    pub(crate) keep_sealed: bool,
-}
-
-impl Shared {
-    pub(crate) fn opener(&self) -> Opener<'_> {
-        Opener { cipher: self.cipher.as_ref(), keep_sealed: self.keep_sealed }
-    }
+    pub(crate) boundary: Boundary,
 }
 
 impl PostgresSaver {
@@ -75,6 +68,13 @@ impl PostgresSaver {
     /// Starts to configure a saver on an application's own pool.
     pub fn from_pool(pool: Pool) -> PostgresSaverBuilder {
         PostgresSaverBuilder::new(Source::Pool(pool))
+    }
+
+    /// Whether a value stands in the checkpoint's document. All others are rows, whose bytes whoever reads them must be
+    /// able to read: those whose values are another serializer's ([`PostgresSaverBuilder::opaque_values`]) give them as
+    /// blobs.
+    pub fn keeps_inline(&self, value: &ChannelValue) -> bool {
+        document::keeps_inline(&self.shared.boundary, value)
     }
 
     /// How the server would run the statements of the calls, on a connection of the pool: the call's name, the SQL and

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use checkpoint_core::cipher::{self, BOUND_SUFFIX, Place};
-use checkpoint_core::delta::{Link, NeededAncestors};
+use checkpoint_core::cipher::{BOUND_SUFFIX, Place};
+use checkpoint_core::delta::{Link, NeededAncestors, Outline};
 use checkpoint_core::{
     ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata, Error, Result, Str,
     TypedBytes, id, index_writes,
@@ -67,7 +67,7 @@ impl CheckpointRows {
             checkpoint_ns: config.checkpoint_ns().clone(),
             checkpoint_id: checkpoint.id.clone(),
             parent_checkpoint_id: config.checkpoint_id().cloned(),
-            split: document::split(config, checkpoint, new_versions, shared.cipher.as_ref())?,
+            split: document::split(config, checkpoint, new_versions, &shared.boundary)?,
             metadata: document::metadata(metadata, config)?,
         };
         let blobs = rows.split.blobs.iter().map(|blob| blob.channel.len() + blob.typed.data.len() + 64);
@@ -162,10 +162,9 @@ impl WriteRows {
                 idx,
                 channel,
             };
-            // One value has one stored form, however the caller wrapped it.
-            let typed = ChannelValue::from_typed(value.to_typed()?)?.to_typed()?;
+            let typed = shared.boundary.seal_value(value, &place)?;
             check_name("type", &typed.tag)?;
-            Ok((idx, channel.clone(), cipher::seal(shared.cipher.as_ref(), typed, &place)?))
+            Ok((idx, channel.clone(), typed))
         };
         let mut rows = indexes.into_iter().zip(writes).map(row).collect::<Result<Vec<_>>>()?;
         if replace {
@@ -304,12 +303,8 @@ fn link(row: &Row) -> Result<(Str, Link)> {
     let in_rows = blobs.iter().map(|channel| (Str::from(*channel), is_marked(channel)));
     let scalars =
         inline.keys().filter(|channel| !blobs.contains(&***channel)).map(|channel| (channel.clone(), false));
-    let link = Link::of_channels(
-        versions.keys().cloned(),
-        in_rows.chain(scalars),
-        row::metadata(row, 2)?,
-        row::optional_text(row, 1)?,
-    );
+    let channels = Outline::new(versions.keys().cloned(), in_rows.chain(scalars));
+    let link = Link::new(channels, row::metadata(row, 2)?, row::optional_text(row, 1)?);
     Ok((text(row, 0)?, link))
 }
 
@@ -453,8 +448,8 @@ async fn reseal_fields(
 }
 
 fn reseal(shared: &Shared, typed: TypedBytes, from: &Place<'_>, to: &Place<'_>) -> Result<TypedBytes> {
-    let cipher = shared.cipher.as_ref();
-    cipher::seal(cipher, cipher::open(cipher, typed, from)?, to)
+    let boundary = shared.boundary.strict();
+    boundary.seal(boundary.open(typed, from)?, to)
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! The builder.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use checkpoint_core::cipher::Boundary;
+use checkpoint_core::delta::CheckpointReader;
 use checkpoint_core::{Cipher, Error, Result, ResultExt};
 
 use crate::SqliteSaver;
@@ -39,8 +42,8 @@ impl Synchronous {
 #[must_use = "a builder does nothing until build() is called"]
 pub struct SqliteSaverBuilder {
     path: PathBuf,
-    cipher: Option<Cipher>,
-    keep_sealed: bool,
+    boundary: Boundary,
+    reader: Option<Arc<dyn CheckpointReader>>,
     busy_timeout: Duration,
     synchronous: Synchronous,
     readers: usize,
@@ -51,8 +54,8 @@ impl SqliteSaverBuilder {
     pub(crate) fn new(path: PathBuf) -> Self {
         Self {
             path,
-            cipher: None,
-            keep_sealed: false,
+            boundary: Boundary::default(),
+            reader: None,
             busy_timeout: Duration::from_secs(5),
             synchronous: Synchronous::default(),
             readers: 4,
@@ -62,16 +65,35 @@ impl SqliteSaverBuilder {
 
     /// Seals what is stored, and opens it when it is read. See the [crate's page](crate) for what stays in the clear.
     pub fn cipher(mut self, cipher: Cipher) -> Self {
-        self.cipher = Some(cipher);
+        self.boundary.cipher = Some(cipher);
         self
     }
 
-    /// Returns what cannot be opened as ciphertext (see [`Checkpoint::sealed`](checkpoint_core::Checkpoint::sealed))
+    /// Returns what cannot be opened as ciphertext (see [`Checkpoint::opaque`](checkpoint_core::Checkpoint::opaque))
     /// instead of an error, for tools that show a file without its keys.
     ///
     /// This holds for `get_tuple` and `list`. A delta history, `copy_thread` and `prune` need the keys all the same.
     pub fn keep_sealed(mut self, keep_sealed: bool) -> Self {
-        self.keep_sealed = keep_sealed;
+        self.boundary.keep_sealed = keep_sealed;
+        self
+    }
+
+    /// Keeps values of another serializer as they come, and never looks into them, whatever their tags say: pending
+    /// writes come back with the tag and the bytes that they were given with, and every checkpoint that is read is one
+    /// value (see [`Checkpoint::opaque`](checkpoint_core::Checkpoint::opaque)), as `put` takes it. Where there is no
+    /// [`cipher`](Self::cipher), values may be encrypted already.
+    ///
+    /// What has to look into a checkpoint asks the [`checkpoint_reader`](Self::checkpoint_reader).
+    pub fn opaque_values(mut self, opaque_values: bool) -> Self {
+        self.boundary.opaque_values = opaque_values;
+        self
+    }
+
+    /// Sets who looks into checkpoints of another serializer, for `prune` and `get_delta_channel_history`. It is called
+    /// on the saver's own threads. Without one, these calls read LangGraph's MessagePack, and answer
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) for all else.
+    pub fn checkpoint_reader(mut self, reader: Arc<dyn CheckpointReader>) -> Self {
+        self.reader = Some(reader);
         self
     }
 
@@ -136,8 +158,8 @@ impl SqliteSaverBuilder {
         }
         Ok(Config {
             path: absolute(&self.path)?,
-            cipher: self.cipher,
-            keep_sealed: self.keep_sealed,
+            boundary: self.boundary,
+            reader: self.reader,
             busy_timeout: self.busy_timeout,
             synchronous: self.synchronous,
             readers: self.readers,

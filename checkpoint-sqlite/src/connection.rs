@@ -3,9 +3,12 @@
 use std::cell::Cell;
 use std::io::{ErrorKind as IoKind, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint_core::{Cipher, Error, ErrorKind, Result};
+use checkpoint_core::cipher::Boundary;
+use checkpoint_core::delta::CheckpointReader;
+use checkpoint_core::{Error, ErrorKind, Result};
 use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::Synchronous;
@@ -22,8 +25,9 @@ const RACES: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) path: PathBuf,
-    pub(crate) cipher: Option<Cipher>,
-    pub(crate) keep_sealed: bool,
+    pub(crate) boundary: Boundary,
+    /// Looks into checkpoints that are not LangGraph's MessagePack.
+    pub(crate) reader: Option<Arc<dyn CheckpointReader>>,
     pub(crate) busy_timeout: Duration,
     pub(crate) synchronous: Synchronous,
     pub(crate) readers: usize,
@@ -97,13 +101,13 @@ impl Open {
 /// Where a worker thread keeps its connection.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    config: std::sync::Arc<Config>,
+    config: Arc<Config>,
     writes: bool,
     open: Option<Open>,
 }
 
 impl Slot {
-    pub(crate) fn new(config: std::sync::Arc<Config>, writes: bool) -> Self {
+    pub(crate) fn new(config: Arc<Config>, writes: bool) -> Self {
         Self { config, writes, open: None }
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
+use checkpoint_core::cipher::Boundary;
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
-use checkpoint_core::serde::document;
 use checkpoint_core::{
     CheckpointConfig, CheckpointTuple, FilterSemantics, ListQuery, PendingWrite, Result, Str, ThreadInfo,
 };
@@ -92,7 +92,7 @@ fn tuple(
             let parent = row::optional_text(row, 1)?;
             let typed = row::typed(row, 2)?;
             let size = typed.data.len();
-            let checkpoint = row::checkpoint(config, typed, (thread_id, checkpoint_ns, &id))?;
+            let checkpoint = row::checkpoint(&config.boundary, typed, (thread_id, checkpoint_ns, &id))?;
             Ok((parent, checkpoint, row::metadata(row, 4)?, size))
         };
         let (parent, checkpoint, metadata, size) =
@@ -105,15 +105,14 @@ fn tuple(
     };
     let Some((id, parent, checkpoint, metadata, size)) = found? else { return Ok(None) };
     let place = (&**thread_id, &**checkpoint_ns, &*id);
-    let writes = pending_writes(config, open, place, config.keep_sealed, |_| true)?;
+    let writes = pending_writes(&config.boundary, open, place, |_| true)?;
     let stored = CheckpointConfig::new(thread_id.clone())
         .with_checkpoint_ns(checkpoint_ns.clone())
         .with_checkpoint_id(id.clone());
     let size = writes.iter().fold(size, |size, write| {
         size + match &write.value {
-            checkpoint_core::ChannelValue::Blob(blob) => blob.data.len(),
             checkpoint_core::ChannelValue::Str(text) => text.len(),
-            _ => 8,
+            value => value.as_blob().map_or(8, |blob| blob.data.len()),
         }
     });
     Ok(Some((CheckpointTuple::new(stored, checkpoint, metadata, parent, writes), size)))
@@ -121,17 +120,16 @@ fn tuple(
 
 /// Reads the writes on one checkpoint to the channels that are wanted, in their order.
 fn pending_writes(
-    config: &Config,
+    boundary: &Boundary,
     open: &Open,
     place: (&str, &str, &str),
-    keep_sealed: bool,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<PendingWrite>> {
     let read = |row: &Row<'_>| {
         if !wanted(&row::text(row, 3)?) {
             return Ok(None);
         }
-        row::write(config, row, place, keep_sealed).map(Some)
+        row::write(boundary, row, place).map(Some)
     };
     let mut writes = query_all(open, sql::select_writes(open.has_task_path()?), place, read)
         .map_err(|error| at_row(error, place.0, place.1, place.2))?;
@@ -308,6 +306,7 @@ pub(crate) fn delta_history(
         return Ok(walk.finish());
     }
     let (thread_id, checkpoint_ns) = (&**target.thread_id(), &**target.checkpoint_ns());
+    let boundary = config.boundary.strict();
     open.snapshot(|open| {
         let first = |row: &Row<'_>| row::optional_text(row, 0);
         let parent = match target.checkpoint_id() {
@@ -324,14 +323,16 @@ pub(crate) fn delta_history(
             let read = |row: &Row<'_>| {
                 let read = || {
                     let parent = row::optional_text(row, 1)?;
-                    let document = row::open_checkpoint(config, &row::typed(row, 2)?, place)?;
-                    Ok((parent, document::find_channels(&document, walk.open())?))
+                    let typed = row::open_checkpoint(&boundary, row::typed(row, 2)?, place)?;
+                    let values =
+                        row::look(config, &typed, |reader, typed| reader.values(typed, walk.open()))?;
+                    Ok((parent, values))
                 };
                 read().map_err(|error| at_row(error, thread_id, checkpoint_ns, &id))
             };
             let Some((parent, values)) = query_one(open, sql::SELECT_CHECKPOINT, place, read)? else { break };
             let wanted = walk.open().to_vec();
-            let writes = pending_writes(config, open, place, false, |channel| wanted.contains(&channel))?;
+            let writes = pending_writes(&boundary, open, place, |channel| wanted.contains(&channel))?;
             let mut values: BTreeMap<&str, _> = wanted.iter().copied().zip(values).collect();
             walk.visit(&writes, |channel| values.remove(channel).flatten());
             next = parent.filter(|id| !id.is_empty());

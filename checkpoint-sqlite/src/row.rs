@@ -1,10 +1,11 @@
 //! Decoding what stands in the tables.
 
 use bytes::Bytes;
-use checkpoint_core::cipher::{self, Place};
+use checkpoint_core::cipher::{Boundary, Place};
+use checkpoint_core::delta::{CheckpointReader, MessagePackReader};
 use checkpoint_core::serde::document;
 use checkpoint_core::{
-    ChannelValue, Checkpoint, CheckpointMetadata, Error, ErrorKind, PendingWrite, Result, Str, TypedBytes,
+    Checkpoint, CheckpointMetadata, Error, ErrorKind, PendingWrite, Result, Str, TypedBytes,
 };
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
@@ -65,49 +66,63 @@ pub(crate) fn typed(row: &Row<'_>, column: usize) -> Result<TypedBytes> {
     }
 }
 
-/// Opens and decodes a checkpoint. With `keep_sealed`, ciphertext that does not open is kept instead.
+/// Opens and decodes a checkpoint; what must not be looked into, or does not open and is kept, stays one value.
 pub(crate) fn checkpoint(
-    config: &Config,
+    boundary: &Boundary,
     typed: TypedBytes,
     (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
 ) -> Result<Checkpoint> {
-    match open_checkpoint(config, &typed, (thread_id, checkpoint_ns, checkpoint_id)) {
-        Ok(document) => document::decode_checkpoint(&document),
-        Err(error) if config.keep_sealed && error.kind() == ErrorKind::Crypto && typed.is_sealed() => {
-            Ok(Checkpoint::sealed(checkpoint_id, typed))
-        }
-        Err(error) => Err(error),
+    let typed = open_checkpoint(boundary, typed, (thread_id, checkpoint_ns, checkpoint_id))?;
+    if boundary.opaque_values || typed.is_sealed() {
+        return Ok(Checkpoint::opaque(checkpoint_id, typed));
     }
+    document::decode_checkpoint(&typed.readable()?)
 }
 
-/// Opens a checkpoint as one MessagePack map.
+/// Opens a checkpoint.
 pub(crate) fn open_checkpoint(
+    boundary: &Boundary,
+    typed: TypedBytes,
+    (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
+) -> Result<TypedBytes> {
+    boundary.open(typed, &Place::Checkpoint { thread_id, checkpoint_ns, checkpoint_id })
+}
+
+/// Looks into an opened checkpoint: with the reader that the builder was given, or as LangGraph's MessagePack.
+pub(crate) fn look<T>(
     config: &Config,
     typed: &TypedBytes,
-    (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
-) -> Result<Bytes> {
-    let place = Place::Checkpoint { thread_id, checkpoint_ns, checkpoint_id };
-    cipher::open(config.cipher.as_ref(), typed.clone(), &place)?.readable()
+    read: impl FnOnce(&dyn CheckpointReader, &TypedBytes) -> Result<T>,
+) -> Result<T> {
+    match &config.reader {
+        Some(reader) => read(&**reader, typed),
+        None => read(&MessagePackReader, typed).map_err(|error| {
+            if !config.boundary.opaque_values {
+                return error;
+            }
+            Error::new(
+                ErrorKind::Unsupported,
+                "this call has to look into the checkpoint, which is another serializer's; give the builder a \
+                 checkpoint_reader",
+            )
+            .with("tag", &typed.tag)
+            .with_source(error)
+        }),
+    }
 }
 
 /// Opens and decodes a write from the columns of `sql::select_writes`.
 pub(crate) fn write(
-    config: &Config,
+    boundary: &Boundary,
     row: &Row<'_>,
     (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
-    keep_sealed: bool,
 ) -> Result<PendingWrite> {
     let task_id = text(row, 0)?;
     let task_path = optional_text(row, 1)?.unwrap_or_default();
     let idx: i32 = row.get(2).or_convert()?;
     let channel = text(row, 3)?;
-    let typed = typed(row, 4)?;
     let place =
         Place::Write { thread_id, checkpoint_ns, checkpoint_id, task_id: &task_id, idx, channel: &channel };
-    let value = match cipher::open(config.cipher.as_ref(), typed.clone(), &place) {
-        Ok(typed) => ChannelValue::from_typed(typed)?,
-        Err(error) if keep_sealed && error.kind() == ErrorKind::Crypto => ChannelValue::Blob(typed),
-        Err(error) => return Err(error),
-    };
+    let value = boundary.open_value(typed(row, 4)?, &place)?;
     Ok(PendingWrite::new(task_id, channel, value).stored_at(task_path, idx))
 }

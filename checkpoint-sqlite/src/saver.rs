@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use checkpoint_core::cipher::{self, Place};
+use checkpoint_core::cipher::Place;
 use checkpoint_core::serde::document;
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
@@ -57,13 +57,25 @@ impl SqliteSaver {
             checkpoint_ns: config.checkpoint_ns(),
             checkpoint_id: &checkpoint.id,
         };
-        let typed = TypedBytes::msgpack(document::encode_checkpoint(checkpoint)?);
+        let boundary = &self.workers.config().boundary;
+        let typed = match checkpoint.as_opaque() {
+            Some(value) if boundary.opaque_values => {
+                if !checkpoint.channel_values.is_empty() || !checkpoint.channel_versions.is_empty() {
+                    return Err(Error::invalid_argument(
+                        "the checkpoint is one value of another serializer, and has channels besides; put them into \
+                         that value",
+                    ));
+                }
+                value.clone()
+            }
+            _ => TypedBytes::msgpack(document::encode_checkpoint(checkpoint)?),
+        };
         Ok(CheckpointRow {
             thread_id: config.thread_id().clone(),
             checkpoint_ns: config.checkpoint_ns().clone(),
             checkpoint_id: checkpoint.id.clone(),
             parent_checkpoint_id: config.checkpoint_id().cloned(),
-            typed: cipher::seal(self.workers.config().cipher.as_ref(), typed, &place)?,
+            typed: boundary.seal(typed, &place)?,
             metadata: metadata.merged(config).to_json()?,
         })
     }
@@ -87,9 +99,7 @@ impl SqliteSaver {
                 idx,
                 channel,
             };
-            // One value has one stored form, however the caller wrapped it.
-            let typed = ChannelValue::from_typed(value.to_typed()?)?.to_typed()?;
-            let typed = cipher::seal(self.workers.config().cipher.as_ref(), typed, &place)?;
+            let typed = self.workers.config().boundary.seal_value(value, &place)?;
             Ok((idx, channel.clone(), typed))
         };
         Ok(WriteRows {

@@ -386,8 +386,8 @@ mod tests {
     fn workers(directory: &tempfile::TempDir, synchronous: Synchronous) -> Workers {
         Workers::new(Config {
             path: directory.path().join("agent.db"),
-            cipher: None,
-            keep_sealed: false,
+            boundary: checkpoint_core::cipher::Boundary::default(),
+            reader: None,
             busy_timeout: std::time::Duration::from_secs(5),
             synchronous,
             readers: 1,

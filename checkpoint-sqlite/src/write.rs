@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use checkpoint_core::cipher::{self, Place};
+use checkpoint_core::cipher::Place;
 use checkpoint_core::delta::{self, Link};
-use checkpoint_core::{Cipher, Error, Result, Str, TypedBytes};
+use checkpoint_core::{Error, Result, Str, TypedBytes};
 use rusqlite::Row;
 
 use crate::connection::{Config, Open};
@@ -172,13 +172,9 @@ pub(crate) fn copy_thread(config: &Config, open: &Open, source: &str, target: &s
     Ok(())
 }
 
-fn reseal(
-    cipher: Option<&Cipher>,
-    typed: TypedBytes,
-    from: &Place<'_>,
-    to: &Place<'_>,
-) -> Result<TypedBytes> {
-    cipher::seal(cipher, cipher::open(cipher, typed, from)?, to)
+fn reseal(config: &Config, typed: TypedBytes, from: &Place<'_>, to: &Place<'_>) -> Result<TypedBytes> {
+    let boundary = config.boundary.strict();
+    boundary.seal(boundary.open(typed, from)?, to)
 }
 
 fn reseal_checkpoint(config: &Config, row: &Row<'_>, source: &str, target: &str) -> Result<CheckpointRow> {
@@ -193,7 +189,7 @@ fn reseal_checkpoint(config: &Config, row: &Row<'_>, source: &str, target: &str)
         let metadata = String::from_utf8(metadata.into()).map_err(|source| {
             Error::codec("the stored metadata is not UTF-8").with_source(source.utf8_error())
         })?;
-        let typed = reseal(config.cipher.as_ref(), row::typed(row, 3)?, &place(source), &place(target))?;
+        let typed = reseal(config, row::typed(row, 3)?, &place(source), &place(target))?;
         Ok((typed, metadata, row::optional_text(row, 2)?))
     };
     let (typed, metadata, parent_checkpoint_id) =
@@ -221,7 +217,7 @@ fn reseal_write(config: &Config, row: &Row<'_>, source: &str, target: &str) -> R
         channel: &channel,
     };
     let typed = row::typed(row, 5)
-        .and_then(|typed| reseal(config.cipher.as_ref(), typed, &place(source), &place(target)))
+        .and_then(|typed| reseal(config, typed, &place(source), &place(target)))
         .map_err(|error| at_row(error, source, &checkpoint_ns, &checkpoint_id))?;
     let task_path = row::optional_text(row, 7)?.unwrap_or_default();
     let rows = vec![(idx, channel, typed)];
@@ -270,9 +266,9 @@ pub(crate) fn keep_latest(config: &Config, open: &Open, thread_id: &str) -> Resu
 fn link(config: &Config, open: &Open, place: (&str, &str, &str)) -> Result<Option<Link>> {
     let read = |row: &Row<'_>| {
         let read = || {
-            let document = row::open_checkpoint(config, &row::typed(row, 2)?, place)?;
-            let checkpoint = checkpoint_core::serde::document::decode_checkpoint(&document)?;
-            Ok(Link::new(&checkpoint, row::metadata(row, 4)?, row::optional_text(row, 1)?))
+            let typed = row::open_checkpoint(&config.boundary.strict(), row::typed(row, 2)?, place)?;
+            let channels = row::look(config, &typed, |reader, typed| reader.outline(typed))?;
+            Ok(Link::new(channels, row::metadata(row, 4)?, row::optional_text(row, 1)?))
         };
         read().map_err(|error| at_row(error, place.0, place.1, place.2))
     };

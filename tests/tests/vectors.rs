@@ -280,7 +280,7 @@ fn what_python_sealed_opens_with_its_key_only() {
             let other = Cipher::aes(&[0xaa; 32]).unwrap();
             let error = other.open(sealed.clone(), &place).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Crypto, "{}", vector.name);
-            let error = cipher::open(None, sealed, &place).unwrap_err();
+            let error = cipher::Boundary::default().open(sealed, &place).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Crypto, "{}", vector.name);
             opened += 1;
         }

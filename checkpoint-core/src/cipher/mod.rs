@@ -8,6 +8,7 @@
 //! A GCM row that is moved to another thread, channel or task does not open there. Nonces are random: one GCM key
 //! should seal at most 2^32 values (NIST SP 800-38D), then another should take over.
 
+mod boundary;
 mod eax;
 mod gcm;
 
@@ -16,6 +17,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+
+pub use boundary::Boundary;
 
 use crate::{Error, Result, TypedBytes};
 
@@ -230,36 +233,6 @@ impl Cipher {
     }
 }
 
-/// Opens a value with a saver's cipher, if it has one.
-///
-/// # Errors
-/// [`Crypto`](crate::ErrorKind::Crypto) as [`Cipher::open`], and for a sealed value without a cipher.
-pub fn open(cipher: Option<&Cipher>, typed: TypedBytes, place: &Place<'_>) -> Result<TypedBytes> {
-    match cipher {
-        Some(cipher) => cipher.open(typed, place),
-        None if typed.is_sealed() => {
-            Err(Error::crypto("the value is encrypted; give the saver a cipher with its key")
-                .with("tag", &typed.tag))
-        }
-        None => Ok(typed),
-    }
-}
-
-/// Seals a value with a saver's cipher, if it has one.
-///
-/// # Errors
-/// [`Crypto`](crate::ErrorKind::Crypto) as [`Cipher::seal`], and for a value that is sealed already.
-pub fn seal(cipher: Option<&Cipher>, typed: TypedBytes, place: &Place<'_>) -> Result<TypedBytes> {
-    match cipher {
-        Some(cipher) => cipher.seal(&typed, place),
-        None if typed.is_sealed() => {
-            Err(Error::crypto("the value is encrypted; open it before it is stored again")
-                .with("tag", &typed.tag))
-        }
-        None => Ok(typed),
-    }
-}
-
 impl fmt::Debug for Cipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key_ids: Vec<_> = self.0.gcm.iter().map(gcm::Key::id).collect();
@@ -389,7 +362,7 @@ mod tests {
         let foreign = TypedBytes::new("msgpack+rot13", Bytes::new());
         let cipher = Cipher::aes(&[0; 16]).unwrap();
         assert_eq!(cipher.open(foreign.clone(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
-        assert_eq!(open(None, foreign, &HERE).unwrap_err().kind(), ErrorKind::Crypto);
-        assert_eq!(open(None, secret(), &HERE).unwrap(), secret());
+        assert_eq!(Boundary::default().open(foreign, &HERE).unwrap_err().kind(), ErrorKind::Crypto);
+        assert_eq!(Boundary::default().open(secret(), &HERE).unwrap(), secret());
     }
 }

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
 
 use super::BACKEND;
-use crate::delta::{self, DeltaChannelHistory, HistoryWalk, Link};
+use crate::cipher::Boundary;
+use crate::delta::{self, DeltaChannelHistory, HistoryWalk, Link, Outline};
 use crate::filter::FilterSemantics;
 use crate::{
     BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata,
@@ -42,6 +43,7 @@ const PAGE: usize = 128;
 pub struct InMemorySaver {
     state: Arc<RwLock<State>>,
     semantics: FilterSemantics,
+    opaque_values: bool,
 }
 
 impl Default for InMemorySaver {
@@ -70,13 +72,21 @@ struct Row {
 impl InMemorySaver {
     /// Makes an empty saver that filters by [`FilterSemantics::Equality`], as Python's in-memory saver does.
     pub fn new() -> Self {
-        Self { state: Arc::default(), semantics: FilterSemantics::Equality }
+        Self { state: Arc::default(), semantics: FilterSemantics::Equality, opaque_values: false }
     }
 
     /// Filters as another database does, to stand in for it in tests.
     #[must_use]
     pub fn with_filter_semantics(mut self, semantics: FilterSemantics) -> Self {
         self.semantics = semantics;
+        self
+    }
+
+    /// Keeps values of another serializer as they come, and never looks into them, whatever their tags say. A pending
+    /// write comes back as the bytes that it was given as, or would be stored as.
+    #[must_use]
+    pub fn with_opaque_values(mut self, opaque_values: bool) -> Self {
+        self.opaque_values = opaque_values;
         self
     }
 
@@ -191,7 +201,7 @@ impl Namespace {
 
     fn link(&self, checkpoint_id: &Str) -> Option<Link> {
         let row = self.checkpoints.get(checkpoint_id)?;
-        Some(Link::new(&row.checkpoint, row.metadata.clone(), row.parent.clone()))
+        Some(Link::new(Outline::of(&row.checkpoint), row.metadata.clone(), row.parent.clone()))
     }
 
     fn prune(&mut self) -> Result<()> {
@@ -220,14 +230,14 @@ fn config(thread_id: &Str, checkpoint_ns: &Str, checkpoint_id: &Str) -> Checkpoi
 fn normalized(checkpoint: &Checkpoint) -> Result<Checkpoint> {
     let mut checkpoint = checkpoint.clone();
     for (channel, value) in checkpoint.channel_values.iter_mut().chain(checkpoint.extra.iter_mut()) {
-        if let ChannelValue::Blob(blob) = value
-            && blob.tag != "bytes"
-        {
-            *value = blob
-                .to_msgpack()
+        let Some(blob) = value.as_blob() else { continue };
+        *value = if blob.tag == "bytes" {
+            ChannelValue::Blob(blob.clone())
+        } else {
+            blob.to_msgpack()
                 .and_then(ChannelValue::from_msgpack)
-                .map_err(|error| error.with("channel", channel))?;
-        }
+                .map_err(|error| error.with("channel", channel))?
+        };
     }
     Ok(checkpoint)
 }
@@ -300,7 +310,12 @@ impl BaseCheckpointSaver for InMemorySaver {
         _new_versions: &ChannelVersions,
     ) -> Result<CheckpointConfig> {
         id::validate(&checkpoint.id).at(BACKEND, "put")?;
-        let checkpoint = normalized(checkpoint).at(BACKEND, "put")?;
+        checkpoint.require_channels().at(BACKEND, "put")?;
+        let checkpoint = if self.opaque_values {
+            checkpoint.clone()
+        } else {
+            normalized(checkpoint).at(BACKEND, "put")?
+        };
         let metadata = metadata.merged(config).to_json().at(BACKEND, "put")?;
         let metadata = CheckpointMetadata::from_json(metadata.as_bytes()).at(BACKEND, "put")?;
         let stored = self::config(config.thread_id(), config.checkpoint_ns(), &checkpoint.id);
@@ -323,8 +338,9 @@ impl BaseCheckpointSaver for InMemorySaver {
         id::validate(checkpoint_id).at(BACKEND, "put_writes")?;
         let (indexes, replace) = index_writes(writes).at(BACKEND, "put_writes")?;
         let task_id = Str::from(task_id);
+        let boundary = Boundary { opaque_values: self.opaque_values, ..Boundary::default() };
         let row = |(idx, (channel, value)): (i32, &(Str, ChannelValue))| {
-            let value = ChannelValue::from_typed(value.to_typed()?)?;
+            let value = boundary.value(value.to_typed()?)?;
             Ok(PendingWrite::new(task_id.clone(), channel.clone(), value).stored_at(task_path, idx))
         };
         let rows =

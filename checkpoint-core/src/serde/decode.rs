@@ -448,9 +448,9 @@ struct Channel<'a> {
 }
 
 fn readable(value: &ChannelValue) -> Option<Bytes> {
-    match value {
-        ChannelValue::Blob(blob) => blob.readable().ok(),
-        scalar => scalar.to_msgpack().ok(),
+    match value.as_blob() {
+        Some(blob) => blob.readable().ok(),
+        None => value.to_msgpack().ok(),
     }
 }
 

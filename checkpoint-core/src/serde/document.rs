@@ -15,8 +15,10 @@ use crate::{ChannelValue, ChannelValues, Checkpoint, Error, Result, Str};
 ///
 /// # Errors
 /// [`Codec`](crate::ErrorKind::Codec) when a channel's bytes are not one whole value, and for `pickle`;
-/// [`Crypto`](crate::ErrorKind::Crypto) when they are ciphertext. The channel is named.
+/// [`Crypto`](crate::ErrorKind::Crypto) when they are ciphertext. The channel is named. As
+/// [`Checkpoint::require_channels`] for a checkpoint that is one value already.
 pub fn encode_checkpoint(checkpoint: &Checkpoint) -> Result<Vec<u8>> {
+    checkpoint.require_channels()?;
     let extra = checkpoint.extra.iter().filter(|(key, _)| !is_own_field(checkpoint, key));
     let mut encoder = Encoder::new();
     encoder.map(6 + usize::from(checkpoint.updated_channels.is_some()) + extra.clone().count())?;
@@ -91,6 +93,7 @@ pub fn decode_checkpoint(document: &Bytes) -> Result<Checkpoint> {
         versions_seen: IndexMap::new(),
         updated_channels: None,
         extra: ChannelValues::new(),
+        opaque: None,
     };
     for_each_entry(&mut reader, |reader, key| {
         match key {

@@ -134,7 +134,7 @@ impl ChannelValue {
     /// As [`TypedBytes::decode`].
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
         match self {
-            Self::Blob(blob) => blob.decode(),
+            Self::Blob(blob) | Self::DeltaSnapshot(blob) => blob.decode(),
             scalar => super::from_msgpack(&scalar.to_msgpack()?),
         }
     }
@@ -150,7 +150,7 @@ impl ChannelValue {
             Self::Int(number) => Value::Int(*number),
             Self::Float(number) => Value::Float(*number),
             Self::Str(text) => Value::Str(text.to_string()),
-            Self::Blob(blob) => blob.to_value()?,
+            Self::Blob(blob) | Self::DeltaSnapshot(blob) => blob.to_value()?,
         })
     }
 
@@ -195,7 +195,7 @@ impl ChannelValue {
     pub fn to_typed(&self) -> Result<TypedBytes> {
         match self {
             Self::Null => Ok(TypedBytes { tag: Cow::Borrowed("null"), data: Bytes::new() }),
-            Self::Blob(blob) => Ok(blob.clone()),
+            Self::Blob(blob) | Self::DeltaSnapshot(blob) => Ok(blob.clone()),
             scalar => Ok(TypedBytes::msgpack(scalar.to_msgpack()?)),
         }
     }
@@ -205,7 +205,7 @@ impl ChannelValue {
     /// # Errors
     /// As [`TypedBytes::to_msgpack`].
     pub fn to_msgpack(&self) -> Result<Bytes> {
-        if let Self::Blob(blob) = self {
+        if let Some(blob) = self.as_blob() {
             return blob.to_msgpack();
         }
         let mut encoder = Encoder::new();

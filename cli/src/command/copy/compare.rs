@@ -43,6 +43,7 @@ fn same_content(a: &Checkpoint, b: &Checkpoint) -> bool {
         // version, another one only where it was taken. The channel's value is the same.
         && same_entries_of(&a.channel_values, &b.channel_values, is_snapshot)
         && same_entries_of(&a.extra, &b.extra, |_| false)
+        && a.opaque == b.opaque
 }
 
 /// Whether both have the same values; those that one alone has must be `spare`.

@@ -1,0 +1,156 @@
+//! What happens to a value between a saver's caller and the row.
+
+use std::borrow::Cow;
+
+use super::{Cipher, Place};
+use crate::{ChannelValue, Error, ErrorKind, Result, TypedBytes};
+
+/// How a backend stores values and gives them back: every value passes it on its way to a row and from one.
+///
+/// Builders of savers fill it in from their options.
+#[derive(Debug, Clone, Default)]
+pub struct Boundary {
+    /// What seals and opens, if anything does.
+    pub cipher: Option<Cipher>,
+    /// What cannot be opened is given back as it is.
+    pub keep_sealed: bool,
+    /// Values are another serializer's: nothing is looked into, whatever its tag says, and every blob is given back as
+    /// it came. Ciphertext without a cipher of ours is such a value too.
+    pub opaque_values: bool,
+}
+
+impl Boundary {
+    /// The same for calls that need every value open.
+    #[must_use]
+    pub fn strict(&self) -> Self {
+        Self { keep_sealed: false, ..self.clone() }
+    }
+
+    /// Gives a caller's value its one form, however it is wrapped: what a scalar can hold becomes a scalar.
+    ///
+    /// # Errors
+    /// As [`ChannelValue::from_typed`].
+    pub fn one_form<'a>(&self, value: &'a ChannelValue) -> Result<Cow<'a, ChannelValue>> {
+        match value.as_blob() {
+            Some(blob) if !self.opaque_values => match ChannelValue::from_typed(blob.clone())? {
+                ChannelValue::Blob(_) => Ok(Cow::Borrowed(value)),
+                scalar => Ok(Cow::Owned(scalar)),
+            },
+            _ => Ok(Cow::Borrowed(value)),
+        }
+    }
+
+    /// Makes of a caller's value what is stored in this place.
+    ///
+    /// # Errors
+    /// As [`one_form`](Self::one_form), [`ChannelValue::to_typed`] and [`seal`](Self::seal).
+    pub fn seal_value(&self, value: &ChannelValue, place: &Place<'_>) -> Result<TypedBytes> {
+        self.seal(self.one_form(value)?.to_typed()?, place)
+    }
+
+    /// Seals bytes for their place, if there is a cipher.
+    ///
+    /// # Errors
+    /// [`Crypto`](ErrorKind::Crypto) as [`Cipher::seal`], and for a value that is sealed already, unless values are
+    /// opaque and there is no cipher.
+    pub fn seal(&self, typed: TypedBytes, place: &Place<'_>) -> Result<TypedBytes> {
+        match &self.cipher {
+            Some(cipher) => cipher.seal(&typed, place),
+            None if typed.is_sealed() && !self.opaque_values => {
+                Err(Error::crypto("the value is encrypted; open it before it is stored again")
+                    .with("tag", &typed.tag))
+            }
+            None => Ok(typed),
+        }
+    }
+
+    /// Opens what stands in a place.
+    ///
+    /// # Errors
+    /// [`Crypto`](ErrorKind::Crypto) as [`Cipher::open`], and for a sealed value without a cipher, unless sealed values
+    /// are kept or values are opaque.
+    pub fn open(&self, typed: TypedBytes, place: &Place<'_>) -> Result<TypedBytes> {
+        if !typed.is_sealed() {
+            return Ok(typed);
+        }
+        let Some(cipher) = &self.cipher else {
+            if self.keep_sealed || self.opaque_values {
+                return Ok(typed);
+            }
+            return Err(Error::crypto("the value is encrypted; give the saver a cipher with its key")
+                .with("tag", &typed.tag));
+        };
+        if !self.keep_sealed {
+            return cipher.open(typed, place);
+        }
+        match cipher.open(typed.clone(), place) {
+            Err(error) if error.kind() == ErrorKind::Crypto => Ok(typed),
+            opened => opened,
+        }
+    }
+
+    /// Opens what stands in a place and makes of it what the caller gets.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open) and [`ChannelValue::from_typed`].
+    pub fn open_value(&self, typed: TypedBytes, place: &Place<'_>) -> Result<ChannelValue> {
+        self.value(self.open(typed, place)?)
+    }
+
+    /// Makes of opened bytes what the caller gets.
+    ///
+    /// # Errors
+    /// As [`ChannelValue::from_typed`].
+    pub fn value(&self, typed: TypedBytes) -> Result<ChannelValue> {
+        if self.opaque_values { Ok(ChannelValue::Blob(typed)) } else { ChannelValue::from_typed(typed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: Place<'_> = Place::Blob { thread_id: "t", checkpoint_ns: "", channel: "c", version: "1" };
+
+    fn sealed() -> TypedBytes {
+        TypedBytes::new("msgpack+aes", &b"of somebody else"[..])
+    }
+
+    #[test]
+    fn opaque_values_are_not_looked_into() {
+        let opaque = Boundary { opaque_values: true, ..Boundary::default() };
+        for typed in [
+            TypedBytes::msgpack(&b"\x05"[..]),
+            TypedBytes::msgpack(&b"\xc1 no MessagePack"[..]),
+            TypedBytes::msgpack(&b""[..]),
+            TypedBytes::new("null", &b""[..]),
+            TypedBytes::new("my own", &b"\xff"[..]),
+            sealed(),
+        ] {
+            let value = ChannelValue::Blob(typed.clone());
+            let stored = opaque.seal_value(&value, &HERE).unwrap();
+            assert_eq!(stored, typed);
+            assert_eq!(opaque.open_value(stored, &HERE).unwrap(), value);
+        }
+        let plain = Boundary::default();
+        assert_eq!(plain.open_value(TypedBytes::msgpack(&b"\x05"[..]), &HERE).unwrap(), ChannelValue::Int(5));
+        for bad in [TypedBytes::msgpack(&b""[..]), sealed()] {
+            plain.seal_value(&bad.into(), &HERE).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn with_a_cipher_opaque_values_are_sealed_and_have_to_open() {
+        let cipher = Some(Cipher::aes_gcm("k", &[1; 32]).unwrap());
+        let opaque = Boundary { cipher, opaque_values: true, ..Boundary::default() };
+        let value = ChannelValue::Blob(TypedBytes::msgpack(&b"\xc1 no MessagePack"[..]));
+        let stored = opaque.seal_value(&value, &HERE).unwrap();
+        assert!(stored.is_sealed());
+        assert_eq!(opaque.open_value(stored, &HERE).unwrap(), value);
+        assert_eq!(opaque.seal(sealed(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
+        assert_eq!(opaque.open(sealed(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
+        let keeping = Boundary { keep_sealed: true, ..opaque };
+        assert_eq!(keeping.open(sealed(), &HERE).unwrap(), sealed());
+        assert_eq!(keeping.strict().open(sealed(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
+    }
+}
