@@ -162,7 +162,7 @@ pub(crate) async fn search(
 }
 
 /// How far a search looks at first: an item may have several of the vectors.
-fn first_reach(shared: &Shared, op: &SearchOp) -> Reach {
+pub(crate) fn first_reach(shared: &Shared, op: &SearchOp) -> Reach {
     let Some(index) = shared.index.as_deref() else { return Reach::EXACT };
     let has_several = |path: &Str| path.contains(['*', '{']);
     let texts: usize =

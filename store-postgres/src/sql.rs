@@ -152,6 +152,23 @@ impl Below {
             )
         })
     }
+
+    /// Counts its items, up to about twice so many. In the order of the index, range by range: else the server could
+    /// look at all of the table for those of a small namespace.
+    fn counted(&self, schema: &str, most: &str) -> String {
+        let some = |rest: &str| format!("(SELECT 1 FROM {schema}store s{rest} LIMIT {most})");
+        let ranges = match &self.0 {
+            None => some(""),
+            Some([first, end, own]) => [(own, "~<=~", own), (first, "~<~", end)]
+                .map(|(first, until, end)| {
+                    some(&format!(
+                        " WHERE s.prefix ~>=~ {first} AND s.prefix {until} {end} ORDER BY s.prefix USING ~<~"
+                    ))
+                })
+                .join(" UNION ALL "),
+        };
+        format!("SELECT count(*) FROM ({ranges}) counted")
+    }
 }
 
 /// What a filter comes to, behind another condition.
@@ -199,14 +216,7 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) fn new(schema: &str) -> Self {
         let s = schema;
-        // By range and order instead of equality: a server that knows little of the table could otherwise take the index
-        // on prefixes, and look at a whole namespace for one item.
-        let by_key = |prefix: &str, key: &str| {
-            format!(
-                "SELECT {COLUMNS} FROM {s}store s WHERE s.prefix = {prefix} AND s.key >= {key} AND s.key <= {key} \
-                 AND {ALIVE} ORDER BY s.prefix, s.key LIMIT 1"
-            )
-        };
+        let by_key = |prefix, key| by_key(s, prefix, key, "");
         Self {
             schema: s.to_owned(),
             get: format!("SELECT 0, item.* FROM ({}) item", by_key("$1", "$2")),
@@ -263,42 +273,42 @@ impl Statements {
         let below = Below::new(params, &op.namespace_prefix);
         let filtered = filtered(params, &op.filter)?;
         let (limit, offset) = (params.bind_number(op.limit), params.bind_number(op.offset));
-        let items = format!(
-            "{s}store s JOIN {s}store_vectors v ON v.prefix = s.prefix AND v.key = s.key WHERE {ALIVE}"
-        );
         let (of_items, of_vectors) = (below.of("s"), below.of("v"));
-        let (few, near, either, exact) = if index.ann == AnnIndex::Flat {
-            (
-                "SELECT true AS items".to_owned(),
-                "SELECT WHERE false".to_owned(),
-                "exact",
-                format!(
-                    "SELECT s.prefix, s.key, s.updated_at, min({distance}) AS distance FROM {items}{of_items}{filtered} \
-                     GROUP BY s.prefix, s.key, s.updated_at"
-                ),
-            )
+        let (few, near, either) = if index.ann == AnnIndex::Flat {
+            ("SELECT true AS items".to_owned(), "SELECT WHERE false".to_owned(), "exact")
         } else {
             let exact_up_to = params.bind(reach.exact_up_to, Type::INT8);
             let nearest = params.bind_number(reach.nearest);
+            let counted = below.counted(s, &format!("{exact_up_to} + 1"));
+            let item = by_key(s, "v.prefix", "v.key", &filtered);
             (
                 format!(
-                    "SELECT count(*) <= {exact_up_to} AS items FROM \
-                     (SELECT FROM {s}store s WHERE true{of_items} LIMIT {exact_up_to} + 1) counted"
+                    "SELECT CASE WHEN {exact_up_to} = {ALL} THEN true ELSE ({counted}) <= {exact_up_to} END AS items"
                 ),
                 format!(
-                    "SELECT s.prefix, s.key, s.updated_at, {distance} AS distance FROM {items} AND NOT (SELECT items FROM few)\
-                     {of_vectors}{filtered} ORDER BY {distance} LIMIT {nearest}"
+                    "SELECT s.prefix, s.key, s.updated_at, {distance} AS distance FROM {s}store_vectors v \
+                     CROSS JOIN LATERAL ({item}) s WHERE NOT (SELECT items FROM few){of_vectors} \
+                     ORDER BY {distance} LIMIT {nearest}"
                 ),
                 "(SELECT * FROM exact UNION ALL SELECT * FROM near)",
-                // Item by item: there are few, whatever the server thinks.
-                format!(
-                    "SELECT s.prefix, s.key, s.updated_at, own.distance FROM {s}store s CROSS JOIN LATERAL \
-                     (SELECT min({distance}) AS distance FROM {s}store_vectors v \
-                     WHERE v.prefix = s.prefix AND v.key = s.key) own \
-                     WHERE (SELECT items FROM few) AND {ALIVE}{of_items}{filtered} AND own.distance IS NOT NULL"
-                ),
             )
         };
+        let exact = if of_items.is_empty() && filtered.is_empty() {
+            format!(
+                "SELECT s.prefix, s.key, s.updated_at, min({distance}) AS distance FROM {s}store s \
+                 JOIN {s}store_vectors v ON v.prefix = s.prefix AND v.key = s.key \
+                 WHERE (SELECT items FROM few) AND {ALIVE}{filtered} GROUP BY s.prefix, s.key, s.updated_at"
+            )
+        } else {
+            // Item by item: no vectors of others are read, however many the server thinks there are.
+            format!(
+                "SELECT s.prefix, s.key, s.updated_at, own.distance FROM {s}store s CROSS JOIN LATERAL \
+                 (SELECT min({distance}) AS distance FROM {s}store_vectors v \
+                 WHERE v.prefix = s.prefix AND v.key = s.key) own \
+                 WHERE (SELECT items FROM few) AND {ALIVE}{of_items}{filtered} AND own.distance IS NOT NULL"
+            )
+        };
+        let item = by_key(s, "best.prefix", "best.key", "");
         Ok(format!(
             "WITH query AS MATERIALIZED (SELECT ({vector})::{vector_type} AS v), few AS MATERIALIZED ({few}), \
              exact AS MATERIALIZED ({exact}), \
@@ -307,7 +317,7 @@ impl Statements {
              GROUP BY either.prefix, either.key, either.updated_at HAVING min(either.distance) <> 'NaN' \
              ORDER BY distance, either.updated_at DESC, either.prefix COLLATE \"C\", either.key COLLATE \"C\" LIMIT {limit} OFFSET {offset}) \
              SELECT {at}, found.*, (SELECT items FROM few), (SELECT count(*) FROM near) FROM (SELECT) one LEFT JOIN \
-             (SELECT {COLUMNS}, best.distance FROM best JOIN {s}store s ON s.prefix = best.prefix AND s.key = best.key) \
+             (SELECT item.*, best.distance FROM best CROSS JOIN LATERAL ({item}) item) \
              found ON true ORDER BY found.distance, found.updated_at DESC, found.prefix COLLATE \"C\", found.key COLLATE \"C\"",
             vector_type = index.vector_type.as_str(),
         ))
@@ -338,7 +348,7 @@ impl Statements {
                 let range = format!("s.prefix ~>=~ walk.prefix AND s.prefix ~<~ {next}");
                 (next, range)
             }
-            _ => (following.to_owned(), "s.prefix = walk.prefix".to_owned()),
+            _ => (following.to_owned(), "s.prefix ~>=~ walk.prefix AND s.prefix ~<=~ walk.prefix".to_owned()),
         };
         let within = op.match_conditions.iter().map(MatchCondition::literal_prefix);
         let within = within.max_by_key(|prefix| prefix.labels().len()).filter(|prefix| !prefix.is_root());
@@ -368,10 +378,12 @@ impl Statements {
             step(&next),
         );
         let (limit, offset) = (params.bind_number(op.limit), params.bind_number(op.offset));
+        // In the order of an index, else the server could look for the first of them in all of the table.
         let chosen = format!(
             "({itself}SELECT prefix FROM steps) walk WHERE walk.prefix IS NOT NULL AND walk.prefix ~ ALL ({patterns}) \
-             AND (NOT EXISTS (SELECT FROM {s}store s WHERE s.expires_at <= now()) \
-             OR (SELECT true FROM {s}store s WHERE {ALIVE} AND {living} LIMIT 1))"
+             AND (COALESCE((SELECT s.expires_at FROM {s}store s WHERE s.expires_at IS NOT NULL \
+             ORDER BY s.expires_at LIMIT 1) > now(), true) \
+             OR (SELECT true FROM {s}store s WHERE {ALIVE} AND {living} ORDER BY s.prefix USING ~<~ LIMIT 1))"
         );
         let listed = match cut {
             // The walk is in order, and ends when there are enough.
@@ -437,6 +449,16 @@ impl Statements {
         }
         statements
     }
+}
+
+/// Finds one item that meets further conditions. By range and order instead of equality: a server that knows little of
+/// the table could otherwise take the index on prefixes, and look at a whole namespace for one item. With its limit it is
+/// run for each of those that it is joined to, and never becomes a join with all of the table.
+fn by_key(schema: &str, prefix: &str, key: &str, conditions: &str) -> String {
+    format!(
+        "SELECT {COLUMNS} FROM {schema}store s WHERE s.prefix = {prefix} AND s.key >= {key} AND s.key <= {key} \
+         AND {ALIVE}{conditions} ORDER BY s.prefix, s.key LIMIT 1"
+    )
 }
 
 /// An item that has expired is another one than the one that is put in its place.

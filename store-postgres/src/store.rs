@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::builder::VectorIndex;
 use crate::read::{self, Read};
 use crate::schema::Tables;
-use crate::sql::{Parameters, PutColumns, Reach, Statements};
+use crate::sql::{Parameters, PutColumns, Statements};
 use crate::sweep::TtlSweeper;
 use crate::write::{PutRows, check_text};
 use crate::{AnnIndex, PostgresStoreBuilder};
@@ -230,36 +230,52 @@ impl PostgresStore {
         TtlSweeper::start(self.clone(), every)
     }
 
-    /// How the server would run the statements of searches and listings, on a connection of the pool: the SQL and the
-    /// plan as JSON. For tests.
+    /// How the server would run the store's statements, whatever their parameters are, on a connection of the pool: what
+    /// each is for, the SQL and the plan as JSON. Those of searches and listings are the statements of these operations.
+    /// For tests.
     #[doc(hidden)]
-    pub async fn plans(&self, ops: Vec<Op>) -> Result<Vec<(String, String)>> {
+    pub async fn plans(&self, ops: Vec<Op>) -> Result<Vec<(&'static str, String, String)>> {
         let shared = &*self.shared;
         let ops = Ops::new(ops, BACKEND, shared.config())?;
         let queries = shared.embed_searches(&ops.searches).await?;
-        let mut statements =
-            vec![shared.sql.get.clone(), shared.sql.get_many.clone(), shared.sql.refresh.clone()];
-        statements.push(shared.sql.sweep.clone());
-        statements.push(shared.sql.put_one.clone());
+        if let Some(index) = shared.index.as_deref() {
+            shared.learn_pgvector(index).await?;
+        }
+        let mut statements: Vec<(_, String, Option<String>)> = [
+            ("get", &shared.sql.get),
+            ("get of many", &shared.sql.get_many),
+            ("refresh", &shared.sql.refresh),
+            ("sweep", &shared.sql.sweep),
+            ("put", &shared.sql.put_one),
+        ]
+        .map(|(call, sql)| (call, sql.clone(), None))
+        .into();
         for ((_, op), vector) in ops.searches.iter().zip(&queries) {
             let mut params = Parameters::default();
             statements.push(match (vector, shared.index.as_deref()) {
                 (Some(vector), Some(index)) => {
-                    shared.sql.search_vectors(&mut params, 0, op, vector, index, Reach::EXACT)?
+                    // Both ways to search are in the statement, and how far it reaches is a parameter.
+                    let reach = read::first_reach(shared, op);
+                    let sql = shared.sql.search_vectors(&mut params, 0, op, vector, index, reach)?;
+                    ("search by a query", sql, shared.settings(Some(reach.nearest)))
                 }
-                _ => shared.sql.search(&mut params, 0, op)?,
+                _ => ("search", shared.sql.search(&mut params, 0, op)?, None),
             });
         }
         for (_, op) in &ops.lists {
-            statements.push(shared.sql.list_namespaces(&mut Parameters::default(), 0, op));
+            let sql = shared.sql.list_namespaces(&mut Parameters::default(), 0, op);
+            statements.push(("list_namespaces", sql, None));
         }
         let columns = PutColumns { keys: vec![""], deleted_keys: vec![""], ..PutColumns::default() };
-        statements.extend(shared.sql.put(columns, shared.index.as_deref()).into_iter().map(|(sql, _)| sql));
+        let puts = shared.sql.put(columns, shared.index.as_deref());
+        let calls = ["puts and deletions", "vectors of puts"].into_iter();
+        statements.extend(calls.zip(puts).map(|(call, (sql, _))| (call, sql, None)));
         let connection = shared.database.connection().await?;
         let mut plans = Vec::new();
-        for sql in statements {
-            let plan = connection.simple(&format!("EXPLAIN (GENERIC_PLAN, FORMAT JSON) {sql}")).await?;
-            plans.push((sql, plan));
+        for (call, sql, settings) in statements {
+            let settings = settings.unwrap_or_default();
+            let explain = format!("BEGIN; {settings}; EXPLAIN (GENERIC_PLAN, FORMAT JSON) {sql}; COMMIT");
+            plans.push((call, sql, connection.simple(&explain).await?));
         }
         Ok(plans)
     }
