@@ -2,12 +2,14 @@
 
     python compare_postgres.py --workload target/release/workload [--rounds 5] [--sync on] [--groups chat conc scale big]
     python compare_postgres.py --workload target/release/workload --groups store
+    python compare_postgres.py --workload target/release/workload --wheel --groups chat conc store
 
 The server is the one of BENCH_PG_HOST, BENCH_PG_PORT, BENCH_PG_USER and BENCH_PG_PASSWORD, whose role may make
 databases; every measurement makes one of its own and drops it. A round measures everything once, in random order; a
 ratio is formed within one round. The floors are the same statements without a saver: by pgbench, by the Rust driver
 with nothing encoded or decoded, and reads by libpq with LangGraph's own SELECT, but each blob looked up by its key; of
 the store by the Rust driver and by libpq. Without pgbench on the PATH its floors are left out. With --save FILE every measurement is kept as a line of JSON; --report FILE... prints the tables of such files.
+With --wheel it is the wheel's savers and stores, installed in this Python, that are measured next to Python's.
 """
 
 import argparse
@@ -43,6 +45,7 @@ LEVELS = {"conc": (1, 8, 32, 64), "scale": (100, 1000, 5000), "chat": (None,), "
 SAVER_GROUPS = ("conc", "scale", "chat", "big")
 RUST, FLOOR, PGBENCH = "rust-postgres", "rust-floor", "rust-pgbench"
 BLOCKING, POOL, LIBPQ = "pg-sync-conn", "pg-async-pool", "libpq"
+WHEEL_SYNC, WHEEL_ASYNC = "wheel-sync", "wheel-async"
 
 # Who runs a group.
 DRIVERS = {
@@ -52,6 +55,9 @@ DRIVERS = {
     "big": (RUST, FLOOR, BLOCKING, POOL),
     "store": (RUST, FLOOR, BLOCKING, POOL, LIBPQ),
 }
+
+# The same for the wheel; each of its drivers is next to that of Python's which it stands in for.
+WHEEL_DRIVERS = (WHEEL_SYNC, BLOCKING, WHEEL_ASYNC, POOL)
 
 # How often a measurement is made while the disk is slow.
 ATTEMPTS = 4
@@ -209,10 +215,24 @@ async def drive_pool(where, *more):
         return await drive_group(Waiting(AsyncPostgresSaver(pool)), *more)
 
 
+async def drive_wheel(driver, where, *more):
+    from langgraph_ckpt import PostgresSaver
+
+    with PostgresSaver.from_conn_string(where) as saver:
+        saver.setup()
+        return await drive_group((Waiting if driver == WHEEL_ASYNC else Blocking)(saver), *more)
+
+
 async def drive_stores(driver, where, printed, analyze):
     items = stores.Items(printed)
     if driver == LIBPQ:
         return await stores.drive_floor(Libpq(where), items, analyze)
+    if driver in (WHEEL_SYNC, WHEEL_ASYNC):
+        from langgraph_ckpt import PostgresStore
+
+        with PostgresStore.from_conn_string(where) as store:
+            waiting = driver == WHEEL_ASYNC
+            return await stores.drive_store(store if waiting else stores.BlockingStore(store), items, analyze)
     if driver == POOL:
         async with stores.pooled(where) as store:
             return await stores.drive_store(store, items, analyze)
@@ -232,6 +252,9 @@ def drive(arguments, chats):
             ops = asyncio.run(drive_stores(arguments.drive, where, *chats, analyze))
         elif arguments.drive == LIBPQ:
             ops = asyncio.run(read_by_libpq(where, group, chats, level, analyze))
+        elif arguments.drive in (WHEEL_SYNC, WHEEL_ASYNC):
+            work = drive_wheel(arguments.drive, where, group, chats, level, arguments.seconds, analyze)
+            ops = asyncio.run(work)
         elif arguments.drive == POOL:
             ops = asyncio.run(drive_pool(where, group, chats, level, arguments.seconds, analyze))
         else:
@@ -260,7 +283,7 @@ def one_round(arguments, number, data):
         (driver, group, level)
         for group in arguments.groups
         for level in LEVELS[group]
-        for driver in DRIVERS[group]
+        for driver in (WHEEL_DRIVERS if arguments.wheel else DRIVERS[group])
         if (not arguments.only or driver in arguments.only) and (driver != PGBENCH or shutil.which("pgbench"))
     ]
     lines = []
@@ -367,6 +390,37 @@ def report_group(results, group, level, what="p50_ms"):
         table(("operation", RUST, *(f"{driver}; / ours" for driver in drivers[1:])), rows)
 
 
+def report_wheel(results):
+    """The wheel next to Python's: how many times as long Python takes, and of steps a second how many times ours has."""
+    rows = []
+    for group in ("chat", "store"):
+        operations = dict.fromkeys(name for line in results.of(WHEEL_SYNC, group) for name in line["ops"])
+        for operation in operations:
+            cells = []
+            for ours, theirs in ((WHEEL_SYNC, BLOCKING), (WHEEL_ASYNC, POOL)):
+                for what in ("p50_ms", "client_cpu_ms"):
+                    mine, other = (results.values(name, group, operation, what=what) for name in (ours, theirs))
+                    cells.append(f"{cell(list(mine.values()), 3)}; {results.ratio(other, mine)}")
+            rows.append((operation, *cells))
+    if rows:
+        whats = ("p50 in ms", "client CPU in ms")
+        pairs = ((WHEEL_SYNC, BLOCKING), (WHEEL_ASYNC, POOL))
+        table(("operation", *(f"{ours}, {what}; {theirs} / it" for ours, theirs in pairs for what in whats)), rows)
+    rows = []
+    for level in LEVELS["conc"]:
+        cells = []
+        for driver in WHEEL_DRIVERS:
+            values = results.values(driver, "conc", "step", level, what="steps_s")
+            processor = results.shown(driver, "conc", "step", level, what="client_cpu_ms")
+            cells.append(f"{cell(list(values.values()), 0)}; {processor}" if values else "")
+        ours, theirs = (results.values(name, "conc", "step", level, what="steps_s") for name in (WHEEL_ASYNC, POOL))
+        if any(cells):
+            rows.append((level, *cells, results.ratio(ours, theirs)))
+    if rows:
+        print("\nSteps a second of tasks at the same time; client CPU of a step in ms")
+        table(("tasks", *WHEEL_DRIVERS, f"{WHEEL_ASYNC} / {POOL}"), rows)
+
+
 def report_conc(results):
     rows = []
     for level in LEVELS["conc"]:
@@ -395,6 +449,9 @@ def report(lines):
     disk = cell([line["disk_sync_ms"] for line in lines], 3)
     print(f"synchronous_commit {', '.join(syncs)}; median of {rounds} rounds (lowest to highest)")
     print(f"8 KiB written and synced: {disk} ms")
+    if any(line["impl"] == WHEEL_SYNC for line in lines):
+        report_wheel(results)
+        return
     report_goals(results)
     for group in ("chat", "big", "scale", "store"):
         for level in LEVELS[group]:
@@ -411,7 +468,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sync", choices=("on", "off"), default="on", help="synchronous_commit")
     parser.add_argument("--groups", nargs="+", choices=tuple(LEVELS), default=SAVER_GROUPS)
-    parser.add_argument("--only", nargs="+", choices=sorted({name for all_ in DRIVERS.values() for name in all_}))
+    parser.add_argument("--only", nargs="+", choices=sorted({*WHEEL_DRIVERS, *(name for all_ in DRIVERS.values() for name in all_)}))
+    parser.add_argument("--wheel", action="store_true", help="measures the wheel's savers and stores next to Python's")
     parser.add_argument("--seconds", type=float, default=5, help="how long the tasks of one level run")
     parser.add_argument(
         "--disk-ms",
