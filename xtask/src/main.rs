@@ -68,6 +68,12 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Measures the wheel's savers and stores on PostgreSQL next to Python's, in turns, on the same server.
+    BenchWheel {
+        /// Passed on to `benches/python/compare_postgres.py`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Measures how many of the nearest items the PostgreSQL store's searches find, on the same server.
     BenchRecall {
         /// Passed on to the Rust driver.
@@ -112,6 +118,13 @@ fn chore(chore: Chore) -> Result<()> {
         Chore::BenchStore { arguments } => {
             let mut compare = compare("compare_postgres.py")?;
             run::run(compare.args(["--groups", "store"]).envs(bench_server()?).args(arguments))
+        }
+        Chore::BenchWheel { arguments } => {
+            let python = python::set_up()?.pop().ok_or("there is no Python environment")?;
+            wheel::install(&python, &wheel::build("release")?)?;
+            let mut compare = compare("compare_postgres.py")?;
+            compare.args(["--wheel", "--groups", "chat", "conc", "store"]);
+            run::run(compare.envs(bench_server()?).args(arguments))
         }
         Chore::BenchRecall { arguments } => {
             let mut workload = Command::new(workload()?);
@@ -201,7 +214,7 @@ fn set_up(with_wheel: bool, build: impl FnOnce() -> Result<()>) -> Result<Ready>
         build()?;
         let failed = "setting up the tests failed";
         let pythons = pythons.join().map_err(|_| failed)??;
-        let wheel = if with_wheel { Some(wheel::build()?) } else { None };
+        let wheel = if with_wheel { Some(wheel::build("dev")?) } else { None };
         let mut variables = servers.join().map_err(|_| failed)??;
         variables.push((REQUIRE.0, REQUIRE.1.to_owned()));
         Ok(Ready { pythons, wheel, variables })

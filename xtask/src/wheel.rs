@@ -7,8 +7,8 @@ use crate::python::{Environment, set_up_build};
 use crate::run::{Result, run};
 use crate::{root, target};
 
-/// Builds the wheel, unoptimized like the other tests and in the same target folder, and says where it is.
-pub(crate) fn build() -> Result<PathBuf> {
+/// Builds the wheel with this profile, in the same target folder as everything else, and says where it is.
+pub(crate) fn build(profile: &str) -> Result<PathBuf> {
     let python = set_up_build()?;
     let folder = target().join("python/wheels");
     // What an older build left is not to be taken for this one's.
@@ -24,7 +24,7 @@ pub(crate) fn build() -> Result<PathBuf> {
         "--quiet",
         "--locked",
         "--profile",
-        "dev",
+        profile,
         "--auditwheel",
         "skip",
     ]);
@@ -38,7 +38,20 @@ pub(crate) fn build() -> Result<PathBuf> {
     wheel.ok_or_else(|| format!("maturin left no wheel in {}", folder.display()).into())
 }
 
-/// Installs the wheel into each environment, in place of the one that is there, and runs its tests.
+/// Installs the wheel in place of the one that is there.
+pub(crate) fn install(environment: &Environment, wheel: &Path) -> Result<()> {
+    let pip = |command: &str| {
+        let mut pip = Command::new(&environment.python);
+        pip.args(["-m", "pip", command, "--quiet", "--disable-pip-version-check", "--no-input"]);
+        pip
+    };
+    let install = ["--force-reinstall", "--no-deps", "--no-index"];
+    run(pip("install").args(install).arg(wheel))?;
+    // What the wheel says that it needs is there.
+    run(&mut pip("check"))
+}
+
+/// Installs the wheel into each environment, and runs its tests.
 pub(crate) fn test(
     environments: &[Environment],
     wheel: &Path,
@@ -47,15 +60,7 @@ pub(crate) fn test(
 ) -> Result<()> {
     let mut failed = Vec::new();
     for environment in environments {
-        let pip = |command: &str| {
-            let mut pip = Command::new(&environment.python);
-            pip.args(["-m", "pip", command, "--quiet", "--disable-pip-version-check", "--no-input"]);
-            pip
-        };
-        let install = ["--force-reinstall", "--no-deps", "--no-index"];
-        run(pip("install").args(install).arg(wheel))?;
-        // What the wheel says that it needs is there.
-        run(&mut pip("check"))?;
+        install(environment, wheel)?;
         eprintln!("xtask: the wheel's tests with {}", environment.python.display());
         let mut pytest = Command::new(&environment.python);
         // From its own folder, so that the wheel is imported and not its sources.
