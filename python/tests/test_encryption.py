@@ -1,0 +1,227 @@
+"""Encryption: LangGraph's serializer and our cipher, each alone."""
+
+import operator
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import psycopg
+import pytest
+from conftest import Flow, Kind, async_peer, kinds, open_at, peer
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+from langgraph_ckpt import Cipher
+
+KEY = bytes(range(32))
+OTHER = bytes(range(1, 33))
+SECRET = "the-hidden-treasure"
+
+
+class State(TypedDict, total=False):
+    scalar: str
+    log: Annotated[list[str], operator.add]
+
+
+def asking(saver: Any) -> Any:
+    builder = StateGraph(State)
+    builder.add_node("ask", lambda state: {"scalar": SECRET, "log": [f"{SECRET} {interrupt(SECRET)}"]})
+    builder.add_edge(START, "ask")
+    return builder.compile(checkpointer=saver)
+
+
+def stored(kind: Kind, place: str) -> bytes:
+    """All that stands in the tables, as bytes."""
+    rows: list[Any] = []
+    tables = ["checkpoints", "checkpoint_blobs", "checkpoint_writes"]
+    if kind.name == "sqlite":
+        with sqlite3.connect(place) as connection:
+            for table in ("checkpoints", "writes"):
+                rows += connection.execute(f"SELECT * FROM {table}").fetchall()
+        # And what lies in the file beside its tables.
+        rows.append((Path(place).read_bytes(),))
+    else:
+        with psycopg.connect(place) as connection:
+            for table in tables:
+                columns = "*" if table != "checkpoints" else "checkpoint::text, metadata::text, thread_id"
+                rows += connection.execute(f"SELECT {columns} FROM {table}").fetchall()
+    assert rows
+    return b"\n".join(one if isinstance(one, bytes) else str(one).encode() for row in rows for one in row)
+
+
+def encrypted(key: bytes = KEY) -> EncryptedSerializer:
+    return EncryptedSerializer.from_pycryptodome_aes(key=key)
+
+
+def run_halfway(flow: Flow, saver: Any, config: dict[str, Any]) -> None:
+    flow(asking(saver)).invoke({"scalar": SECRET, "log": [f"{SECRET} begins"]}, config)
+
+
+DONE = {"scalar": SECRET, "log": [f"{SECRET} begins", f"{SECRET} yes"]}
+
+
+def finish(flow: Flow, saver: Any, config: dict[str, Any]) -> None:
+    graph = flow(asking(saver))
+    assert graph.get_state(config).interrupts[0].value == SECRET
+    assert graph.invoke(Command(resume="yes"), config) == DONE
+
+
+def with_peer(flow: Flow, kind: Kind, place: str, serde: Any, use: Callable[[Any], None]) -> None:
+    """Does something with Python's own saver, sync or async."""
+    if not flow.is_async:
+        with peer(kind, place, serde=serde) as saver:
+            use(saver)
+        return
+    context = async_peer(kind, place, serde=serde)
+    saver = flow.run(context.__aenter__())
+    try:
+        use(saver)
+    finally:
+        flow.run(context.__aexit__(None, None, None))
+
+
+def test_langgraphs_serializer(open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any]) -> None:
+    saver = open_saver(serde=encrypted())
+    run_halfway(flow, saver, config)
+    finish(flow, saver, config)
+    assert [one.checkpoint["channel_values"].get("log") for one in flow(saver).list(config)][0] == DONE["log"]
+
+
+@kinds(lasting=True)
+def test_langgraphs_serializer_hides_what_python_hides(
+    kind: Kind, place: str, open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any]
+) -> None:
+    with open_saver(serde=encrypted()) as saver:
+        run_halfway(flow, saver, config)
+    text = stored(kind, place)
+    assert f"{SECRET} begins".encode() not in text
+    assert b"msgpack+aes" in text
+    with open_saver(serde=encrypted(OTHER)) as saver, pytest.raises(ValueError, match="MAC"):
+        flow(saver).get_tuple(config)
+
+
+@kinds(lasting=True)
+@pytest.mark.parametrize("begins", ["theirs", "ours"])
+def test_python_reads_what_ours_wrote_and_back(
+    kind: Kind, place: str, open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any], begins: str
+) -> None:
+    def begin(saver: Any) -> None:
+        run_halfway(flow, saver, config)
+
+    def end(saver: Any) -> None:
+        finish(flow, saver, config)
+
+    def look(saver: Any) -> None:
+        assert [one.values for one in flow(asking(saver)).get_state_history(config)][0] == DONE
+
+    if begins == "ours":
+        begin(open_saver(serde=encrypted()))
+        with_peer(flow, kind, place, encrypted(), end)
+    else:
+        with_peer(flow, kind, place, encrypted(), begin)
+        end(open_saver(serde=encrypted()))
+    look(open_saver(serde=encrypted()))
+    with_peer(flow, kind, place, encrypted(), look)
+
+
+CIPHERS: dict[str, Callable[[], Any]] = {
+    "gcm": lambda: Cipher.aes_gcm("k1", KEY),
+    "eax": lambda: Cipher.aes(KEY),
+}
+
+
+@pytest.mark.parametrize("cipher", CIPHERS.values(), ids=list(CIPHERS))
+def test_our_cipher(
+    open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any], kind: Kind, cipher: Callable[[], Any]
+) -> None:
+    saver = open_saver(cipher=cipher())
+    run_halfway(flow, saver, config)
+    finish(flow, saver, config)
+    state = flow(asking(saver)).get_state(config)
+    assert state.values == DONE
+
+
+@kinds(lasting=True)
+@pytest.mark.parametrize("cipher", CIPHERS.values(), ids=list(CIPHERS))
+def test_our_cipher_leaves_no_clear_text(
+    kind: Kind,
+    place: str,
+    open_saver: Callable[..., Any],
+    flow: Flow,
+    config: dict[str, Any],
+    cipher: Callable[[], Any],
+) -> None:
+    with open_saver() as saver:
+        run_halfway(flow, saver, {"configurable": {"thread_id": "clear"}})
+    # The test can see it where it is not hidden.
+    assert SECRET.encode() in stored(kind, place)
+    with open_saver() as saver:
+        flow(saver).delete_thread("clear")
+    if kind.name == "sqlite":
+        with sqlite3.connect(place) as connection:
+            connection.execute("VACUUM")
+    assert SECRET.encode() not in stored(kind, place) if kind.name == "postgres" else True
+
+    with open_saver(cipher=cipher()) as saver:
+        run_halfway(flow, saver, config)
+    assert SECRET.encode() not in stored(kind, place)
+    # Whoever has not the key gets nothing, and an error that says so.
+    with open_saver() as saver, pytest.raises(ValueError, match="(?i)cipher|key|encrypt"):
+        flow(saver).get_tuple(config)
+    with open_saver(cipher=Cipher.aes_gcm("k1", OTHER)) as saver, pytest.raises(ValueError):
+        flow(saver).get_tuple(config)
+    with open_saver(cipher=cipher()) as saver:
+        finish(flow, saver, config)
+
+
+@kinds(lasting=True)
+@pytest.mark.parametrize("begins", ["theirs", "ours"])
+def test_our_eax_cipher_is_pythons_format(
+    kind: Kind, place: str, open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any], begins: str
+) -> None:
+    def use(saver: Any) -> None:
+        (run_halfway if begins == "theirs" else finish)(flow, saver, config)
+
+    if begins == "theirs":
+        with_peer(flow, kind, place, encrypted(), use)
+        finish(flow, open_saver(cipher=Cipher.aes(KEY)), config)
+    else:
+        run_halfway(flow, open_saver(cipher=Cipher.aes(KEY)), config)
+        with_peer(flow, kind, place, encrypted(), use)
+        assert flow(asking(open_saver(cipher=Cipher.aes(KEY)))).get_state(config).values == DONE
+
+
+@kinds(lasting=True)
+def test_keys_rotate(open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any]) -> None:
+    with open_saver(cipher=Cipher.aes_gcm("old", KEY)) as saver:
+        run_halfway(flow, saver, config)
+    ring = Cipher.aes_gcm("new", OTHER).and_open_aes_gcm("old", KEY)
+    with open_saver(cipher=ring) as saver:
+        finish(flow, saver, config)
+    with open_saver(cipher=Cipher.aes_gcm("new", OTHER)) as saver:
+        assert flow(saver).get_tuple(config).checkpoint["channel_values"]["scalar"] == SECRET
+
+
+def test_serializer_and_cipher_together_are_refused(
+    open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError):
+        saver = open_saver(serde=encrypted(), cipher=Cipher.aes_gcm("k1", KEY))
+        run_halfway(flow, saver, config)
+
+
+@pytest.mark.parametrize("make", [lambda: Cipher.aes(b"short"), lambda: Cipher.aes_gcm("k", b"\x00" * 31)])
+def test_keys_of_a_wrong_length(make: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match="bytes"):
+        make()
+
+
+def test_keys_are_not_shown(kind: Kind, place: str) -> None:
+    key = b"0123456789abcdef0123456789abcdef"
+    cipher = Cipher.aes_gcm("k1", key)
+    with open_at(kind, place, cipher=cipher) as saver:
+        for text in (repr(cipher), str(cipher), repr(saver), str(saver)):
+            assert "0123456789abcdef" not in text
+            assert key.hex() not in text
+            assert str(list(key))[:20] not in text
