@@ -1,10 +1,17 @@
 //! The native part of the Python package `langgraph_ckpt`: LangGraph's checkpointers and stores over the backends of
 //! this workspace. What users import stands in the Python files beside it.
 
+mod call;
+mod error;
+mod event_loop;
+mod runtime;
+
 use pyo3::prelude::*;
 
 /// What the Python files build on. Every file adds its own classes.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("__version__", env!("CARGO_PKG_VERSION"))
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    call::register(module)?;
+    runtime::register(module)
 }

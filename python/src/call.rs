@@ -1,0 +1,191 @@
+//! A call that is waited for, by blocking or by `await`.
+//!
+//! What a call returns is made into Python objects on the thread that asked, not on one of the runtime's: a thread that
+//! does I/O never waits for the GIL. So the runtime tells an event loop through a socket that calls have ended, all that
+//! did since the loop last looked.
+
+use std::mem;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use checkpoint_core::Result;
+use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyBool;
+use tokio::task::AbortHandle;
+
+use crate::error::OrRaise;
+use crate::event_loop::{Bridge, Expected};
+use crate::runtime::{self, lock};
+
+type Future<T> = Pin<Box<dyn std::future::Future<Output = Result<T>> + Send>>;
+type Finish<T> = Box<dyn FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send>;
+type Outcome = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+
+/// A call that has not begun. `wait()` makes it and blocks; `await` makes it without blocking, and cancels it where the
+/// task is cancelled.
+#[pyclass(frozen, module = "langgraph_ckpt._native")]
+pub(crate) struct Call {
+    state: Mutex<State>,
+}
+
+enum State {
+    New(Box<dyn Job>),
+    Waiting(Waiting),
+    Over,
+}
+
+/// A call that an event loop waits for.
+struct Waiting {
+    future: Py<PyAny>,
+    outcome: Arc<Mutex<Option<Outcome>>>,
+    task: AbortHandle,
+    bridge: Py<Bridge>,
+    number: u64,
+}
+
+impl Call {
+    /// A call to be made by the runtime, and what makes its result a Python object.
+    pub(crate) fn new<T: Send + 'static>(
+        future: impl std::future::Future<Output = Result<T>> + Send + 'static,
+        finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> Self {
+        Self::of(Work { future: Box::pin(future), finish: Box::new(finish), at_once: false })
+    }
+
+    /// A call that mostly ends without waiting for anything, so that it is begun on the caller's thread.
+    pub(crate) fn at_once<T: Send + 'static>(
+        future: impl std::future::Future<Output = Result<T>> + Send + 'static,
+        finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> Self {
+        Self::of(Work { future: Box::pin(future), finish: Box::new(finish), at_once: true })
+    }
+
+    fn of<T: Send + 'static>(work: Work<T>) -> Self {
+        Self { state: Mutex::new(State::New(Box::new(work))) }
+    }
+
+    fn take(&self) -> State {
+        mem::replace(&mut *lock(&self.state), State::Over)
+    }
+}
+
+#[pymethods]
+impl Call {
+    /// Makes the call and blocks until it has ended. The GIL is free meanwhile, and Ctrl-C ends it.
+    fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match self.take() {
+            State::New(job) => job.wait(py),
+            _ => Err(PyRuntimeError::new_err("this call was made already")),
+        }
+    }
+
+    fn __await__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let waiting = match self.take() {
+            State::New(job) => match job.start(py)? {
+                Started::Waiting(waiting) => waiting,
+                Started::Ended(outcome) => return Err(PyStopIteration::new_err((outcome?,))),
+            },
+            State::Waiting(waiting) => {
+                let outcome = lock(&waiting.outcome).take();
+                if let Some(outcome) = outcome {
+                    return Err(PyStopIteration::new_err((outcome(py)?,)));
+                }
+                if waiting.future.bind(py).call_method0(intern!(py, "done"))?.is_truthy()? {
+                    return Err(PyRuntimeError::new_err("the call was ended before it had a result"));
+                }
+                waiting
+            }
+            State::Over => return Err(PyRuntimeError::new_err("this call was awaited already")),
+        };
+        // What a task expects of the future that its coroutine yields.
+        let future = waiting.future.clone_ref(py);
+        future.bind(py).setattr(intern!(py, "_asyncio_future_blocking"), PyBool::new(py, true))?;
+        *lock(&self.state) = State::Waiting(waiting);
+        Ok(future)
+    }
+
+    /// Goes on; there is nothing to send.
+    fn send(&self, py: Python<'_>, _value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.__next__(py)
+    }
+
+    /// Ends the call with an exception: how a task is cancelled.
+    #[pyo3(signature = (kind, value = None, traceback = None))]
+    fn throw(
+        &self,
+        kind: Bound<'_, PyAny>,
+        value: Option<Bound<'_, PyAny>>,
+        traceback: Option<Bound<'_, PyAny>>,
+    ) -> PyErr {
+        self.close();
+        let _ = traceback;
+        PyErr::from_value(value.unwrap_or(kind))
+    }
+
+    /// Ends the call without a result.
+    fn close(&self) {
+        if let State::Waiting(waiting) = self.take() {
+            waiting.task.abort();
+            waiting.bridge.get().forget(waiting.number);
+        }
+    }
+}
+
+/// A future and what is done with its result, whatever that is.
+trait Job: Send {
+    fn wait(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>>;
+    fn start(self: Box<Self>, py: Python<'_>) -> PyResult<Started>;
+}
+
+enum Started {
+    Waiting(Waiting),
+    Ended(PyResult<Py<PyAny>>),
+}
+
+struct Work<T> {
+    future: Future<T>,
+    finish: Finish<T>,
+    at_once: bool,
+}
+
+impl<T: Send + 'static> Job for Work<T> {
+    fn wait(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let Self { future, finish, .. } = *self;
+        finish(py, runtime::block_on(py, future)?.or_raise(py)?)
+    }
+
+    fn start(self: Box<Self>, py: Python<'_>) -> PyResult<Started> {
+        let Self { mut future, finish, at_once } = *self;
+        let handle = runtime::handle(py)?;
+        if at_once {
+            let _entered = handle.enter();
+            // Polled again by the runtime if it is not ready.
+            if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                return Ok(Started::Ended(result.or_raise(py).and_then(|value| finish(py, value))));
+            }
+        }
+        let outcome = Arc::new(Mutex::new(None));
+        let (bridge, Expected { number, future: awaited, finished }) = Bridge::expect(py)?;
+        let slot = Arc::clone(&outcome);
+        let task = handle.spawn(async move {
+            // Tells the loop however this ends.
+            let _finished = finished;
+            let result = future.await;
+            let outcome: Outcome = Box::new(move |py| finish(py, result.or_raise(py)?));
+            *lock(&slot) = Some(outcome);
+        });
+        let task = task.abort_handle();
+        Ok(Started::Waiting(Waiting { future: awaited, outcome, task, bridge, number }))
+    }
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Call>()
+}

@@ -1,0 +1,55 @@
+//! Our errors as Python's exceptions.
+
+use std::error::Error as StdError;
+
+use checkpoint_core::{Error, ErrorKind};
+use pyo3::exceptions::{
+    PyConnectionError, PyNotImplementedError, PyRuntimeError, PyTimeoutError, PyValueError,
+};
+use pyo3::prelude::*;
+
+/// The exception for an error: of the class that callers of LangGraph's own savers and stores expect, with the same
+/// words, and with `kind` and `retryable` as attributes. An exception of Python that passed through Rust comes out as it
+/// went in.
+pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
+    let mut text = error.to_string();
+    let mut source = StdError::source(error);
+    while let Some(cause) = source {
+        if let Some(exception) = cause.downcast_ref::<PyErr>() {
+            return exception.clone_ref(py);
+        }
+        let words = cause.to_string();
+        if !words.is_empty() && !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        source = cause.source();
+    }
+    let exception = match error.kind() {
+        ErrorKind::InvalidArgument | ErrorKind::InvalidConfig | ErrorKind::Codec | ErrorKind::Crypto => {
+            PyValueError::new_err(text)
+        }
+        ErrorKind::Unsupported => PyNotImplementedError::new_err(text),
+        ErrorKind::Unavailable => PyConnectionError::new_err(text),
+        ErrorKind::Timeout => PyTimeoutError::new_err(text),
+        _ => PyRuntimeError::new_err(text),
+    };
+    let value = exception.value(py);
+    // An exception of a built-in class takes any attribute.
+    let named = value
+        .setattr("kind", error.kind().as_str())
+        .and_then(|()| value.setattr("retryable", error.is_retryable()));
+    named.err().unwrap_or(exception)
+}
+
+/// The same for a result.
+pub(crate) trait OrRaise<T> {
+    /// The value, or the error's exception.
+    fn or_raise(self, py: Python<'_>) -> PyResult<T>;
+}
+
+impl<T> OrRaise<T> for checkpoint_core::Result<T> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T> {
+        self.map_err(|error| raise(py, &error))
+    }
+}
