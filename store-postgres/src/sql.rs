@@ -360,7 +360,8 @@ impl Statements {
                 let [text, first, end] = [text, first, end].map(|bound| params.bind(bound, Type::TEXT));
                 (
                     format!(
-                        "SELECT {text} AS prefix WHERE EXISTS (SELECT FROM {s}store s WHERE s.prefix = {text}) UNION ALL "
+                        "SELECT {text} AS prefix WHERE (SELECT true FROM {s}store s WHERE s.prefix ~>=~ {text} \
+                         AND s.prefix ~<=~ {text} ORDER BY s.prefix USING ~<~ LIMIT 1) UNION ALL "
                     ),
                     first,
                     format!(" AND s.prefix ~<~ {end}"),

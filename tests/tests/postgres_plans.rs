@@ -5,40 +5,15 @@
 
 use std::process::ExitCode;
 
-use serde_json::Value;
 use tokio_postgres::Client;
 
+use shared::plans::{Access, Plan};
 use shared::postgres::{Database, Server, run, tests};
 
 mod shared {
+    pub(crate) mod plans;
     pub(crate) mod postgres;
     pub(crate) mod server;
-}
-
-/// A node of a plan that reads one of the tables.
-#[derive(Debug)]
-struct Access {
-    table: String,
-    how: String,
-    index: String,
-}
-
-fn gather(plan: &Value, accesses: &mut Vec<Access>, kinds: &mut Vec<String>) {
-    let text = |key: &str| plan[key].as_str().unwrap_or_default().to_owned();
-    kinds.push(text("Node Type"));
-    let is_read = text("Node Type").ends_with("Scan") && text("Node Type") != "Bitmap Heap Scan";
-    if is_read && (text("Relation Name").starts_with("checkpoint") || !text("Index Name").is_empty()) {
-        let table = match text("Relation Name") {
-            table if table.is_empty() => {
-                text("Index Name").trim_end_matches("_pkey").trim_end_matches("_thread_id_idx").to_owned()
-            }
-            table => table,
-        };
-        accesses.push(Access { table, how: text("Node Type"), index: text("Index Name") });
-    }
-    for child in plan["Plans"].as_array().into_iter().flatten() {
-        gather(child, accesses, kinds);
-    }
 }
 
 /// What may be read otherwise than by the primary key, and why.
@@ -69,21 +44,17 @@ async fn check(database: &Database, state: &str) {
     let saver = database.builder().build().unwrap();
     let mut checked = 0;
     for (call, sql, plan) in saver.plans().await.unwrap() {
-        let plan = serde_json::from_str::<Value>(&plan).unwrap()[0]["Plan"].clone();
-        let (mut accesses, mut kinds) = (Vec::new(), Vec::new());
-        gather(&plan, &mut accesses, &mut kinds);
-        for access in &accesses {
+        let plan = Plan::parse(&plan);
+        for access in &plan.accesses {
             let by_key = access.index == format!("{}_pkey", access.table);
             assert!(by_key || is_bearable(call, access, one_thread), "{state}: {call}: {access:?}\n{sql}");
             checked += 1;
         }
         // The trap of a join over all blobs of a thread.
         if matches!(call, "get_tuple" | "list of a namespace" | "get_delta_channel_history") {
-            let joins =
-                kinds.iter().filter(|kind| matches!(kind.as_str(), "Hash Join" | "Merge Join")).count();
-            assert_eq!(joins, 0, "{state}: {call}: {kinds:?}\n{sql}");
-            let sorts = kinds.iter().filter(|kind| *kind == "Sort").count();
-            assert!(call != "get_tuple" || sorts == 0, "{state}: {call}: {kinds:?}\n{sql}");
+            let kinds = &plan.kinds;
+            assert_eq!(plan.count(&["Hash Join", "Merge Join"]), 0, "{state}: {call}: {kinds:?}\n{sql}");
+            assert!(call != "get_tuple" || plan.count(&["Sort"]) == 0, "{state}: {call}: {kinds:?}\n{sql}");
         }
     }
     assert!(checked > 100, "{state}: only {checked} accesses were found");

@@ -1,0 +1,49 @@
+//! What a plan reads, and how.
+
+use serde_json::Value;
+
+/// A node of a plan that reads a table.
+#[derive(Debug)]
+pub(crate) struct Access {
+    pub(crate) table: String,
+    pub(crate) how: String,
+    pub(crate) index: String,
+}
+
+/// What a plan comes to.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) accesses: Vec<Access>,
+    /// The kinds of all its nodes.
+    pub(crate) kinds: Vec<String>,
+}
+
+impl Plan {
+    /// Takes what `EXPLAIN (FORMAT JSON)` says.
+    pub(crate) fn parse(json: &str) -> Self {
+        let mut plan = Self::default();
+        plan.gather(&serde_json::from_str::<Value>(json).unwrap()[0]["Plan"], "");
+        plan
+    }
+
+    /// The heap is that of a bitmap's index scans, which do not name their table.
+    fn gather(&mut self, node: &Value, heap: &str) {
+        let text = |key: &str| node[key].as_str().unwrap_or_default();
+        let (kind, relation) = (text("Node Type"), text("Relation Name"));
+        self.kinds.push(kind.to_owned());
+        let table = if relation.is_empty() { heap } else { relation };
+        if kind.ends_with("Scan") && kind != "Bitmap Heap Scan" && !table.is_empty() {
+            let [table, how, index] = [table, kind, text("Index Name")].map(str::to_owned);
+            self.accesses.push(Access { table, how, index });
+        }
+        let heap = if kind.starts_with("Bitmap") { table } else { "" };
+        for child in node["Plans"].as_array().into_iter().flatten() {
+            self.gather(child, heap);
+        }
+    }
+
+    /// How many of its nodes are of one of these kinds.
+    pub(crate) fn count(&self, kinds: &[&str]) -> usize {
+        self.kinds.iter().filter(|kind| kinds.contains(&kind.as_str())).count()
+    }
+}
