@@ -42,6 +42,7 @@
 mod case;
 mod cases;
 mod fixture;
+mod foreign;
 mod random;
 mod runner;
 mod store_case;

@@ -3,6 +3,7 @@
 use std::fmt::{self, Debug};
 use std::sync::Arc;
 
+use checkpoint_core::delta::CheckpointReader;
 use checkpoint_core::{BaseCheckpointSaver, Cipher, Error, Result, async_trait};
 
 /// A saver of any kind.
@@ -14,12 +15,16 @@ pub type Saver = Arc<dyn BaseCheckpointSaver>;
 pub struct OpenOptions {
     /// What seals and opens values, if anything.
     pub cipher: Option<Cipher>,
+    /// Whether values are another serializer's, which the saver does not look into.
+    pub opaque_values: bool,
+    /// What looks into that serializer's checkpoints, for a saver that keeps whole ones.
+    pub reader: Option<Arc<dyn CheckpointReader>>,
 }
 
 impl OpenOptions {
     /// Opens with a cipher.
     pub fn with_cipher(cipher: Cipher) -> Self {
-        Self { cipher: Some(cipher) }
+        Self { cipher: Some(cipher), ..Self::default() }
     }
 }
 
@@ -29,6 +34,12 @@ impl OpenOptions {
 pub enum Facility {
     /// [`Target::open`] heeds [`OpenOptions::cipher`].
     Cipher,
+    /// [`Target::open`] heeds [`OpenOptions::opaque_values`] and [`OpenOptions::reader`].
+    OpaqueValues,
+    /// The saver keeps a checkpoint as one value, and takes opaque ones as that.
+    WholeCheckpoints,
+    /// The saver keeps the value of each channel, and refuses checkpoints that are one value.
+    SeparateValues,
     /// [`Target::fresh`] works.
     Fresh,
     /// [`Target::raw`] works.
@@ -43,6 +54,9 @@ impl fmt::Display for Facility {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Cipher => "handles with a cipher",
+            Self::OpaqueValues => "handles with opaque values",
+            Self::WholeCheckpoints => "checkpoints that are one value",
+            Self::SeparateValues => "values that are apart from each other",
             Self::Fresh => "an empty database",
             Self::Raw => "the bytes of its medium",
             Self::MoveRows => "rows to be moved behind the saver's back",

@@ -15,12 +15,12 @@ impl Target for Memory {
         "memory"
     }
 
-    async fn open(&self, _options: OpenOptions) -> Result<Saver> {
-        Ok(Arc::new(self.0.clone()))
+    async fn open(&self, options: OpenOptions) -> Result<Saver> {
+        Ok(Arc::new(self.0.clone().with_opaque_values(options.opaque_values)))
     }
 
     fn offers(&self, facility: Facility) -> bool {
-        facility == Facility::Fresh
+        matches!(facility, Facility::Fresh | Facility::OpaqueValues | Facility::SeparateValues)
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Target>> {

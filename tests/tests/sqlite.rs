@@ -50,15 +50,18 @@ impl Target for Sqlite {
     }
 
     async fn open(&self, options: OpenOptions) -> Result<Saver> {
-        let mut builder = SqliteSaver::builder(&self.path);
+        let mut builder = SqliteSaver::builder(&self.path).opaque_values(options.opaque_values);
         if let Some(cipher) = options.cipher {
             builder = builder.cipher(cipher);
+        }
+        if let Some(reader) = options.reader {
+            builder = builder.checkpoint_reader(reader);
         }
         Ok(Arc::new(builder.build()?))
     }
 
-    fn offers(&self, _facility: Facility) -> bool {
-        true
+    fn offers(&self, facility: Facility) -> bool {
+        facility != Facility::SeparateValues
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Target>> {

@@ -18,6 +18,7 @@ mod list;
 mod listing;
 mod metadata;
 mod model;
+mod opaque;
 mod prune;
 mod put;
 mod put_writes;
@@ -61,6 +62,7 @@ pub fn saver_cases() -> Vec<Case> {
         setup::cases,
         invalid::cases,
         encryption::cases,
+        opaque::cases,
         model::cases,
     ];
     let core: Vec<_> = core.into_iter().flat_map(|group| group()).collect();

@@ -292,15 +292,16 @@ impl Target for Postgres {
     async fn open(&self, options: OpenOptions) -> Result<Saver> {
         let mut builder = PostgresSaver::builder(self.server.url())
             .schema(self.schema.as_str())
-            .pgbouncer(self.server.kind == Kind::PgBouncer);
+            .pgbouncer(self.server.kind == Kind::PgBouncer)
+            .opaque_values(options.opaque_values);
         if let Some(cipher) = options.cipher {
             builder = builder.cipher(cipher);
         }
         Ok(Arc::new(builder.build()?))
     }
 
-    fn offers(&self, _facility: Facility) -> bool {
-        true
+    fn offers(&self, facility: Facility) -> bool {
+        facility != Facility::WholeCheckpoints
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Target>> {
