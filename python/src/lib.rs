@@ -2,9 +2,14 @@
 //! this workspace. What users import stands in the Python files beside it.
 
 mod call;
+#[macro_use]
+mod connection;
+mod embeddings;
 mod error;
 mod event_loop;
 mod runtime;
+mod store;
+mod store_ops;
 
 use pyo3::prelude::*;
 
@@ -13,5 +18,6 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     call::register(module)?;
-    runtime::register(module)
+    runtime::register(module)?;
+    store::register(module)
 }

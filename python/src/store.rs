@@ -1,0 +1,232 @@
+//! Stores, as Python's classes hold them.
+
+use std::mem;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use checkpoint_core::store::{BaseStore, Distance, IndexConfig, Op, Ttl, TtlConfig};
+use checkpoint_core::{InMemoryStore, ResultExt};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use store_postgres::{AnnIndex, PostgresStore, VectorType};
+
+use crate::call::Call;
+use crate::connection::Options;
+use crate::embeddings::{PythonEmbeddings, Texts, Vectors};
+use crate::error::OrRaise;
+use crate::runtime::{Opened, lock};
+use crate::store_ops::LangGraph;
+
+/// How many lists an index has unless told otherwise: as many as the server makes.
+const LISTS: i64 = 100;
+
+/// An index, checked as far as it can be without a store. Python reads the users' dict.
+#[pyclass(frozen, module = "langgraph_ckpt._native")]
+pub(crate) struct StoreIndex {
+    config: IndexConfig,
+    ann: AnnIndex,
+    vector_type: VectorType,
+}
+
+#[pymethods]
+impl StoreIndex {
+    #[new]
+    #[pyo3(signature = (*, dims, fields, embeddings, distance, kind, vector_type, m, ef_construction, lists))]
+    #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
+    fn new(
+        dims: i64,
+        fields: Vec<String>,
+        embeddings: String,
+        distance: &str,
+        kind: &str,
+        vector_type: &str,
+        m: Option<i64>,
+        ef_construction: Option<i64>,
+        lists: Option<i64>,
+    ) -> PyResult<Self> {
+        let distance = match distance {
+            "cosine" => Distance::Cosine,
+            "l2" => Distance::L2,
+            "inner_product" => Distance::InnerProduct,
+            _ => return Err(no_such("distance_type", distance, "'cosine', 'l2' or 'inner_product'")),
+        };
+        let ann = match kind {
+            "hnsw" => AnnIndex::Hnsw { m: m.map(saturated), ef_construction: ef_construction.map(saturated) },
+            "ivfflat" => AnnIndex::ivfflat(u32::try_from(lists.unwrap_or(LISTS)).unwrap_or(0)),
+            "flat" => AnnIndex::Flat,
+            _ => return Err(no_such("kind", kind, "'hnsw', 'ivfflat' or 'flat'")),
+        };
+        let vector_type = match vector_type {
+            "vector" => VectorType::Vector,
+            "halfvec" => VectorType::Halfvec,
+            _ => return Err(no_such("vector_type", vector_type, "'vector' or 'halfvec'")),
+        };
+        // What is no number of dimensions is refused with none.
+        let dims = usize::try_from(dims).unwrap_or(0);
+        let config =
+            IndexConfig::new(dims, PythonEmbeddings::new(embeddings)).fields(fields).distance(distance);
+        Ok(Self { config, ann, vector_type })
+    }
+}
+
+fn no_such(what: &str, found: &str, known: &str) -> PyErr {
+    PyValueError::new_err(format!("{what} is {known}, not {found:?}"))
+}
+
+/// The number, or the nearest that there is: the store refuses both.
+fn saturated(number: i64) -> u16 {
+    u16::try_from(number.max(0)).unwrap_or(u16::MAX)
+}
+
+/// Operations that were checked, and the texts that they need vectors of.
+#[pyclass(frozen, module = "langgraph_ckpt._native")]
+pub(crate) struct Batch {
+    ops: Mutex<Vec<Op>>,
+    texts: Texts,
+}
+
+#[pymethods]
+impl Batch {
+    /// The texts to be embedded as documents, and those to be embedded as queries.
+    #[getter]
+    fn texts(&self) -> (Vec<&str>, Vec<&str>) {
+        let Texts { documents, queries } = &self.texts;
+        (documents.iter().map(String::as_str).collect(), queries.iter().map(String::as_str).collect())
+    }
+}
+
+/// What the classes `InMemoryStore` and `PostgresStore` hold.
+#[pyclass(frozen, module = "langgraph_ckpt._native")]
+pub(crate) struct Store {
+    opened: Opened<Arc<dyn BaseStore>>,
+    index: Option<IndexConfig>,
+    backend: &'static str,
+    /// Whether calls end without waiting for anything.
+    at_once: bool,
+}
+
+impl Store {
+    fn new(py: Python<'_>, store: impl BaseStore, index: Option<&StoreIndex>) -> Self {
+        let backend = store.backend();
+        let at_once = !store.capabilities().durable;
+        let index = index.map(|index| index.config.clone());
+        Self { opened: Opened::new(py, "store", Arc::new(store)), index, backend, at_once }
+    }
+
+    /// A call of the store that ends in a Python object.
+    fn call<T, F>(
+        &self,
+        call: impl FnOnce(Arc<dyn BaseStore>) -> F,
+        finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> PyResult<Call>
+    where
+        T: Send + 'static,
+        F: Future<Output = checkpoint_core::Result<T>> + Send + 'static,
+    {
+        let future = call(self.opened.get()?);
+        Ok(if self.at_once { Call::at_once(future, finish) } else { Call::new(future, finish) })
+    }
+}
+
+#[pymethods]
+impl Store {
+    /// A store in this process.
+    #[staticmethod]
+    #[pyo3(signature = (index, default_ttl, refresh_on_read))]
+    fn memory(
+        py: Python<'_>,
+        index: Option<&StoreIndex>,
+        default_ttl: Option<f64>,
+        refresh_on_read: bool,
+    ) -> PyResult<Self> {
+        let mut builder = InMemoryStore::builder().ttl(ttl(py, default_ttl, refresh_on_read)?);
+        if let Some(index) = index {
+            builder = builder.index(index.config.clone());
+        }
+        Ok(Self::new(py, builder.build().or_raise(py)?, index))
+    }
+
+    /// A store in PostgreSQL.
+    #[staticmethod]
+    #[pyo3(signature = (url, index, default_ttl, refresh_on_read, options))]
+    fn postgres(
+        url: String,
+        index: Option<&StoreIndex>,
+        default_ttl: Option<f64>,
+        refresh_on_read: bool,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Self> {
+        let py = options.py();
+        let builder = PostgresStore::builder(url).ttl(ttl(py, default_ttl, refresh_on_read)?);
+        let mut builder = connect!(builder, options);
+        let options = Options(options);
+        if let Some(filter_index) = options.flag("filter_index")? {
+            builder = builder.filter_index(filter_index);
+        }
+        if let Some(candidates) = options.number("ef_search")? {
+            builder = builder.ef_search(candidates);
+        }
+        if let Some(lists) = options.number("probes")? {
+            builder = builder.probes(lists);
+        }
+        if let Some(StoreIndex { config, ann, vector_type }) = index {
+            builder = builder.index(config.clone()).ann_index(*ann).vector_type(*vector_type);
+        }
+        Ok(Self::new(py, builder.build().or_raise(py)?, index))
+    }
+
+    /// Checks operations, and says which texts they need vectors of.
+    fn prepare(&self, ops: &Bound<'_, PyAny>) -> PyResult<Batch> {
+        let py = ops.py();
+        self.opened.get()?;
+        let ops = LangGraph::get(py)?.ops(ops)?;
+        let texts = match &self.index {
+            Some(index) => Texts::of(&ops, self.backend, index).at(self.backend, "batch").or_raise(py)?,
+            None => Texts::default(),
+        };
+        Ok(Batch { ops: Mutex::new(ops), texts })
+    }
+
+    /// Runs operations once, with the vectors of their texts.
+    fn run(&self, batch: &Batch, documents: &Bound<'_, PyAny>, queries: &Bound<'_, PyAny>) -> PyResult<Call> {
+        let vectors = Vectors::new(&batch.texts, documents, queries)?;
+        let ops = mem::take(&mut *lock(&batch.ops));
+        self.call(
+            |store| async move { vectors.during(store.batch(ops)).await },
+            |py, results| Ok(LangGraph::get(py)?.results(py, results)?.into_any().unbind()),
+        )
+    }
+
+    /// Creates or upgrades the tables.
+    fn setup(&self) -> PyResult<Call> {
+        self.call(|store| async move { store.setup().await }, |py, ()| Ok(py.None()))
+    }
+
+    /// Removes the items that have expired; the number of them.
+    fn sweep_ttl(&self) -> PyResult<Call> {
+        self.call(
+            |store| async move { store.sweep_ttl().await },
+            |py, swept| Ok(swept.into_pyobject(py)?.into_any().unbind()),
+        )
+    }
+
+    /// Closes the store, once the calls that are under way have ended.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.opened.close());
+    }
+}
+
+/// How long items live whose put says nothing, in minutes.
+fn ttl(py: Python<'_>, default_ttl: Option<f64>, refresh_on_read: bool) -> PyResult<TtlConfig> {
+    let config = TtlConfig::new().refresh_on_read(refresh_on_read);
+    let Some(minutes) = default_ttl else { return Ok(config) };
+    let default: Option<Duration> = Ttl::Minutes(minutes).resolve(&config).or_raise(py)?;
+    Ok(default.map_or(config, |default| config.default_ttl(default)))
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Batch>()?;
+    module.add_class::<Store>()?;
+    module.add_class::<StoreIndex>()
+}
