@@ -6,23 +6,22 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Write};
-use std::pin::pin;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use checkpoint_conformance::Missing;
 use checkpoint_core::{
-    BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, Error, ErrorKind, ListQuery,
-    PruneStrategy, Result, SaverExt,
+    BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, ListQuery, PruneStrategy, Result,
+    SaverExt,
 };
 use checkpoint_postgres::PostgresSaver;
 use tokio::task::JoinHandle;
 
-use shared::load::{Random, is_sound, list, metadata, step, writes};
-use shared::postgres::{Database, Kind, Server, count, in_runtime, rows, run, tests};
+use shared::load::{
+    Load, Random, cut_connections, drop_somewhere, is_sound, join, list, may_fail, metadata, step, writes,
+};
+use shared::postgres::{Database, Kind, Server, in_runtime, rows, run, tests};
 use shared::server;
 
 mod shared {
@@ -44,35 +43,12 @@ struct Acknowledged {
     writes: Vec<CheckpointConfig>,
 }
 
-/// Writers that work at the same time.
-#[derive(Debug, Default)]
-struct Load {
-    stop: AtomicBool,
-    /// How many checkpoints they know to be stored.
-    stored: AtomicU64,
-}
-
-impl Load {
-    /// Starts writers, three to a thread or so.
-    fn start(saver: &PostgresSaver, writers: usize) -> (Arc<Self>, Vec<JoinHandle<Acknowledged>>) {
-        let load = Arc::<Self>::default();
-        let start = |at| writer(saver.clone(), format!("thread-{}", at % 3), load.clone());
-        let running = (0..writers).map(start).collect();
-        (load, running)
-    }
-
-    /// Waits until so many more are stored.
-    async fn goes_on(&self, more: u64) {
-        let enough = self.stored.load(Ordering::Acquire) + more;
-        while self.stored.load(Ordering::Acquire) < enough {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    async fn end(&self, writers: Vec<JoinHandle<Acknowledged>>) -> Vec<Acknowledged> {
-        self.stop.store(true, Ordering::Release);
-        join(writers).await
-    }
+/// Starts writers, three to a thread or so.
+fn start(saver: &PostgresSaver, writers: usize) -> (Arc<Load>, Vec<JoinHandle<Acknowledged>>) {
+    let load = Arc::<Load>::default();
+    let start = |at| writer(saver.clone(), format!("thread-{}", at % 3), load.clone());
+    let running = (0..writers).map(start).collect();
+    (load, running)
 }
 
 /// Puts checkpoints and writes until it is told to stop, and goes on after failures.
@@ -81,14 +57,14 @@ fn writer(saver: PostgresSaver, thread_id: String, load: Arc<Load>) -> JoinHandl
         let mut known = Acknowledged::default();
         let mut config = CheckpointConfig::new(thread_id);
         let mut number = 0;
-        while !load.stop.load(Ordering::Acquire) {
+        while load.lasts() {
             number += 1;
             let made = step(number);
             match saver.put(&config, &made, &metadata(), &made.channel_versions).await {
                 Ok(stored) => {
                     config = stored;
                     known.checkpoints.push((config.clone(), made));
-                    load.stored.fetch_add(1, Ordering::AcqRel);
+                    load.count();
                 }
                 Err(error) => {
                     may_fail(&error);
@@ -105,13 +81,6 @@ fn writer(saver: PostgresSaver, thread_id: String, load: Arc<Load>) -> JoinHandl
         }
         known
     })
-}
-
-/// A call may fail while the server is away, but it says so, and that it may be repeated.
-#[track_caller]
-fn may_fail(error: &Error) {
-    let expected = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Conflict);
-    assert!(expected && error.is_retryable(), "{error:?}");
 }
 
 /// Everything that was acknowledged is there as it was written, and nothing else is broken.
@@ -134,14 +103,6 @@ async fn verify(database: &Database, saver: &PostgresSaver, known: &[Acknowledge
     is_sound(database, saver).await;
 }
 
-async fn join(writers: Vec<JoinHandle<Acknowledged>>) -> Vec<Acknowledged> {
-    let mut known = Vec::new();
-    for writer in writers {
-        known.push(writer.await.unwrap());
-    }
-    known
-}
-
 async fn started(database: &Database) -> Vec<Vec<Option<String>>> {
     rows(&database.client().await, "SELECT pg_postmaster_start_time(), 1").await
 }
@@ -151,7 +112,7 @@ async fn the_server_is_stopped_and_started(_server: &Server) -> Result<(), Missi
     let server = server::Private::new(&checkpoint_servers::POSTGRES).await?;
     let database = Database::set_up(&server.url()).await;
     let saver = database.builder().max_connections(5).build().unwrap();
-    let (load, writers) = Load::start(&saver, 6);
+    let (load, writers) = start(&saver, 6);
     load.goes_on(30).await;
     let first = started(&database).await;
     for crash in [false, true] {
@@ -171,18 +132,13 @@ async fn the_server_is_stopped_and_started(_server: &Server) -> Result<(), Missi
 }
 
 async fn connections_are_cut_a_thousand_times(server: &Server) {
-    const CUT: &str = "
-        SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
-            SELECT pid FROM pg_stat_activity
-            WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
-            ORDER BY random() LIMIT 2) AS victims";
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().max_connections(8).max_retries(2).build().unwrap();
-    let (load, writers) = Load::start(&saver, 8);
+    let (load, writers) = start(&saver, 8);
     let client = database.client().await;
     let mut cut = 0;
     while cut < 1000 {
-        cut += count(&client, CUT).await;
+        cut += cut_connections(&client, 2).await;
         tokio::task::yield_now().await;
     }
     let known = load.end(writers).await;
@@ -193,8 +149,6 @@ async fn connections_are_cut_a_thousand_times(server: &Server) {
 
 /// A pool that has been idle while its connections were cut gives none of them to a caller.
 async fn idle_connections_are_cut(server: &Server) {
-    const CUT: &str = "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
-        WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().max_connections(6).build().unwrap();
     let client = database.client().await;
@@ -212,29 +166,11 @@ async fn idle_connections_are_cut(server: &Server) {
         for call in warm {
             call.await.unwrap().unwrap();
         }
-        assert!(count(&client, CUT).await > 0, "round {round}");
+        assert!(cut_connections(&client, 100).await > 0, "round {round}");
         let found = saver.list_all(ListQuery::thread(THREAD)).await.unwrap();
         assert_eq!(found.len(), 12 * (round + 1));
     }
     is_sound(&database, &saver).await;
-}
-
-/// Drops a future after a few polls or a few milliseconds, at a random point of what it does.
-async fn drop_somewhere<F: Future>(future: F, random: &mut Random) -> Option<F::Output> {
-    let mut future = pin!(future);
-    if random.below(2) == 0 {
-        let longest = *random.pick(&[500, 2_000, 10_000, 50_000]);
-        return tokio::time::timeout(Duration::from_micros(random.below(longest)), future).await.ok();
-    }
-    for _ in 0..random.below(30) {
-        if let Poll::Ready(output) =
-            std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
-        {
-            return Some(output);
-        }
-        tokio::task::yield_now().await;
-    }
-    None
 }
 
 async fn futures_are_dropped(server: &Server) {

@@ -2,12 +2,18 @@
 
 #![allow(dead_code, reason = "each binary uses its part of this")]
 
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use checkpoint_core::{
-    BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, Str, Value, id,
+    BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, Error, ErrorKind,
+    Str, Value, id,
 };
 use checkpoint_postgres::PostgresSaver;
+use tokio::task::JoinHandle;
+use tokio_postgres::Client;
 
 use super::postgres::{Database, count, rows};
 
@@ -24,6 +30,99 @@ impl Random {
     pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[usize::try_from(self.below(of.len() as u64)).unwrap()]
     }
+}
+
+/// Writers that work at the same time.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    stop: AtomicBool,
+    /// How much they know to be stored.
+    stored: AtomicU64,
+}
+
+impl Load {
+    /// Whether writers are to go on.
+    pub(crate) fn lasts(&self) -> bool {
+        !self.stop.load(Ordering::Acquire)
+    }
+
+    /// Counts what is known to be stored.
+    pub(crate) fn count(&self) {
+        self.stored.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Waits until so much more is stored.
+    pub(crate) async fn goes_on(&self, more: u64) {
+        let enough = self.stored.load(Ordering::Acquire) + more;
+        while self.stored.load(Ordering::Acquire) < enough {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub(crate) async fn end<T>(&self, writers: Vec<JoinHandle<T>>) -> Vec<T> {
+        self.stop.store(true, Ordering::Release);
+        join(writers).await
+    }
+}
+
+pub(crate) async fn join<T>(tasks: Vec<JoinHandle<T>>) -> Vec<T> {
+    let mut done = Vec::new();
+    for task in tasks {
+        done.push(task.await.unwrap());
+    }
+    done
+}
+
+/// A call may fail while the server is away, but it says so, and that it may be repeated.
+#[track_caller]
+pub(crate) fn may_fail(error: &Error) {
+    let expected = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Conflict);
+    assert!(expected && error.is_retryable(), "{error:?}");
+}
+
+/// Cuts so many of the connections to the database at most, but the client's own. Returns how many there were.
+pub(crate) async fn cut_connections(client: &Client, most: u32) -> i64 {
+    let cut = format!(
+        "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM ( \
+         SELECT pid FROM pg_stat_activity \
+         WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend' \
+         ORDER BY random() LIMIT {most}) AS victims"
+    );
+    count(client, &cut).await
+}
+
+/// Drops a future after a few polls or a few milliseconds, at a random point of what it does.
+pub(crate) async fn drop_somewhere<F: Future>(future: F, random: &mut Random) -> Option<F::Output> {
+    let mut future = pin!(future);
+    if random.below(2) == 0 {
+        let longest = *random.pick(&[500, 2_000, 10_000, 50_000]);
+        return tokio::time::timeout(Duration::from_micros(random.below(longest)), future).await.ok();
+    }
+    for _ in 0..random.below(30) {
+        if let Poll::Ready(output) =
+            std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
+        {
+            return Some(output);
+        }
+        tokio::task::yield_now().await;
+    }
+    None
+}
+
+/// Waits until no session is inside of a transaction: what was dropped or cut may still be under way for a moment.
+pub(crate) async fn nobody_is_inside(client: &Client) {
+    const INSIDE: &str = "
+        SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'";
+    let mut inside = count(client, INSIDE).await;
+    for _ in 0..100 {
+        if inside == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        inside = count(client, INSIDE).await;
+    }
+    assert_eq!(inside, 0, "sessions inside of a transaction");
 }
 
 pub(crate) fn list(number: u64) -> ChannelValue {
@@ -60,20 +159,8 @@ pub(crate) async fn is_sound(database: &Database, saver: &PostgresSaver) {
     const HALF: &str = "
         SELECT thread_id, checkpoint_id, task_id FROM checkpoint_writes
         GROUP BY thread_id, checkpoint_ns, checkpoint_id, task_id HAVING count(*) <> 2";
-    const INSIDE: &str = "
-        SELECT count(*) FROM pg_stat_activity
-        WHERE datname = current_database() AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'";
     let client = database.client().await;
-    // What was dropped or cut may still be under way for a moment.
-    let mut inside = count(&client, INSIDE).await;
-    for _ in 0..100 {
-        if inside == 0 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        inside = count(&client, INSIDE).await;
-    }
-    assert_eq!(inside, 0, "sessions inside of a transaction");
+    nobody_is_inside(&client).await;
     assert_eq!(rows(&client, MISSING).await, Vec::<Vec<_>>::new(), "values that are named and missing");
     assert_eq!(rows(&client, HALF).await, Vec::<Vec<_>>::new(), "writes that are there in part");
     // More calls at once than the pool has connections.
