@@ -124,7 +124,8 @@ def test_the_index_is_made_as_it_is_asked_for(
         for key, text in TEXTS.items():
             flow(store).put(NS, key, {"text": text})
         assert keys(flow(store).search(NS, query="pizza", limit=1)) == ["food"]
-    found = rows(postgres_url, "SELECT indexdef FROM pg_indexes WHERE indexname = 'store_vectors_embedding_idx'")
+    name = "schemaname = current_schema() AND indexname = 'store_vectors_embedding_idx'"
+    found = rows(postgres_url, f"SELECT indexdef FROM pg_indexes WHERE {name}")
     if method is None:
         assert found == []
     else:
@@ -348,7 +349,7 @@ def test_another_index_is_found_out(postgres_url: str, open_postgres: Callable[.
 def test_a_cancelled_call_lets_the_store_go_on(
     postgres_url: str, open_postgres: Callable[..., PostgresStore]
 ) -> None:
-    store = open_postgres(max_connections=1)
+    store = open_postgres(max_connections=2)
 
     async def main() -> None:
         await store.aput(NS, "a", {"n": 1})

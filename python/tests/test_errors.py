@@ -1,0 +1,269 @@
+"""Bad input: the exception that a user of LangGraph expects, with a sentence that says what to do."""
+
+import copy
+import socket
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import POSTGRES, Flow, Kind, kinds, make_url, open_at, server_url, thread
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph_ckpt import InMemorySaver, PostgresSaver, SqliteSaver
+from test_values import put
+
+
+@kinds("postgres")
+def test_before_setup(kind: Kind, place: str, flow: Flow) -> None:
+    with open_at(kind, place) as saver:
+        for call in (
+            lambda: flow(saver).get_tuple(thread("t")),
+            lambda: flow(saver).list(thread("t")),
+            lambda: put(flow, saver, thread("t"), {"value": [1]}),
+            lambda: flow(saver).delete_thread("t"),
+        ):
+            with pytest.raises(RuntimeError, match=r"setup\(\)") as caught:
+                call()
+            assert caught.value.kind == "schema"  # type: ignore[attr-defined]
+            assert caught.value.retryable is False  # type: ignore[attr-defined]
+        flow(saver).setup()
+        put(flow, saver, thread("t"), {"value": [1]})
+        assert flow(saver).get_tuple(thread("t")).checkpoint["channel_values"] == {"value": [1]}
+
+
+@kinds("memory", "sqlite")
+def test_no_setup_is_needed(kind: Kind, place: str, flow: Flow) -> None:
+    """As with Python's savers."""
+    with open_at(kind, place) as saver:
+        assert flow(saver).get_tuple(thread("t")) is None
+        put(flow, saver, thread("t"), {"value": [1]})
+        assert flow(saver).get_tuple(thread("t")).checkpoint["channel_values"] == {"value": [1]}
+
+
+def test_setup_again_and_again(kind: Kind, place: str, flow: Flow) -> None:
+    with open_at(kind, place) as saver:
+        flow(saver).setup()
+        put(flow, saver, thread("t"), {"value": [1]})
+        flow(saver).setup()
+        assert flow(saver).get_tuple(thread("t")).checkpoint["channel_values"] == {"value": [1]}
+
+
+def test_a_closed_saver(saver: Any, flow: Flow) -> None:
+    stored = put(flow, saver, thread("t"), {"value": [1]})
+    flow_close(flow, saver)
+    for call in (
+        lambda: flow(saver).get_tuple(thread("t")),
+        lambda: flow(saver).list(thread("t")),
+        lambda: flow(saver).list(None),
+        lambda: put(flow, saver, thread("t"), {"value": [1]}),
+        lambda: flow(saver).put_writes(stored, [("value", 1)], "task"),
+        lambda: flow(saver).delete_thread("t"),
+        lambda: flow(saver).copy_thread("t", "u"),
+        lambda: flow(saver).prune(["t"]),
+        lambda: flow(saver).delete_for_runs(["r"]),
+        lambda: flow(saver).get_delta_channel_history(config=stored, channels=["value"]),
+        lambda: flow(saver).setup(),
+    ):
+        with pytest.raises(RuntimeError, match="closed"):
+            call()
+    # Twice is as good as once, in either way.
+    saver.close()
+    flow_close(flow, saver)
+
+
+def flow_close(flow: Flow, saver: Any) -> None:
+    if flow.is_async:
+        flow.run(saver.aclose())
+    else:
+        saver.close()
+
+
+def test_a_saver_after_its_with_block(kind: Kind, place: str, flow: Flow) -> None:
+    with open_at(kind, place) as saver:
+        saver.setup()
+    with pytest.raises(RuntimeError, match="closed"):
+        flow(saver).get_tuple(thread("t"))
+
+
+def test_an_exception_leaves_the_with_block(kind: Kind, place: str) -> None:
+    with pytest.raises(ZeroDivisionError):
+        with open_at(kind, place):
+            _ = 1 / 0
+
+
+NOWHERE: list[dict[str, Any]] = [{"configurable": {}}, {"configurable": {"checkpoint_ns": ""}}, {}]
+
+
+@pytest.mark.parametrize("config", NOWHERE, ids=["nothing", "namespace", "no-configurable"])
+def test_without_a_thread_id(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
+    wanted = "thread_id" if "configurable" in config else "configurable"
+    checkpoint = empty_checkpoint()
+    for call in (
+        lambda: flow(saver).get_tuple(config),
+        lambda: flow(saver).put(config, checkpoint, {"step": 1}, {}),
+        lambda: flow(saver).put_writes(config, [("value", 1)], "task"),
+    ):
+        with pytest.raises(KeyError, match=wanted):
+            call()
+    assert flow(saver).list(None) == []
+
+
+def test_a_graph_without_a_thread_id(saver: Any, flow: Flow) -> None:
+    """LangGraph asks for it before the saver does."""
+    builder = StateGraph(MessagesState)
+    builder.add_node("node", lambda state: {"messages": []})
+    builder.add_edge(START, "node")
+    with pytest.raises(ValueError, match="thread_id"):
+        flow(builder.compile(checkpointer=saver)).invoke({"messages": []})
+
+
+def test_writes_without_a_checkpoint_id(saver: Any, flow: Flow) -> None:
+    with pytest.raises(KeyError, match="checkpoint_id"):
+        flow(saver).put_writes(thread("t", ""), [("value", 1)], "task")
+
+
+def test_a_checkpoint_without_an_id(saver: Any, flow: Flow) -> None:
+    checkpoint: dict[str, Any] = {**empty_checkpoint()}
+    del checkpoint["id"]
+    with pytest.raises(KeyError, match="id"):
+        flow(saver).put(thread("t", ""), checkpoint, {"step": 1}, {})
+
+
+def test_what_cannot_be_serialized(saver: Any, flow: Flow) -> None:
+    """The serializer's own exception, and nothing is stored."""
+    with pytest.raises(TypeError, match="serializable"):
+        put(flow, saver, thread("t"), {"good": [1], "bad": [object()]})
+    assert flow(saver).get_tuple(thread("t")) is None
+    stored = put(flow, saver, thread("t"), {"good": [1]})
+    with pytest.raises(TypeError, match="serializable"):
+        flow(saver).put_writes(stored, [("good", 1), ("bad", object())], "task")
+    assert flow(saver).get_tuple(thread("t")).pending_writes == []
+
+
+class Failing:
+    """A serde that breaks."""
+
+    def dumps_typed(self, value: Any) -> tuple[str, bytes]:
+        raise ZeroDivisionError("in dumps_typed")
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        raise ZeroDivisionError("in loads_typed")
+
+
+def test_exceptions_of_a_serde_pass(saver: Any, flow: Flow) -> None:
+    put(flow, saver, thread("t"), {"value": [1]})
+    broken = copy.copy(saver)
+    broken.serde = Failing()
+    with pytest.raises(ZeroDivisionError, match="in loads_typed"):
+        flow(broken).get_tuple(thread("t"))
+    with pytest.raises(ZeroDivisionError, match="in loads_typed"):
+        flow(broken).list(thread("t"))
+    with pytest.raises(ZeroDivisionError, match="in dumps_typed"):
+        put(flow, broken, thread("u"), {"value": [1]})
+    assert flow(saver).get_tuple(thread("u")) is None
+    assert flow(saver).get_tuple(thread("t")).checkpoint["channel_values"] == {"value": [1]}
+
+
+@pytest.mark.parametrize(
+    ("saver", "url", "wanted"),
+    [
+        (SqliteSaver, "postgres://user:hunter2@127.0.0.1/db", "PostgresSaver"),
+        (SqliteSaver, "postgresql://user:hunter2@127.0.0.1/db", "PostgresSaver"),
+        (PostgresSaver, "sqlite:///some/file.sqlite", "SqliteSaver"),
+        (PostgresSaver, "mysql://user:hunter2@127.0.0.1/db", "mysql|postgres"),
+        (SqliteSaver, "redis://:hunter2@127.0.0.1:6379", "redis|file"),
+        (PostgresSaver, "", "(?i)url|conn"),
+    ],
+)
+def test_the_url_of_another_backend(saver: Any, url: str, wanted: str) -> None:
+    with pytest.raises(ValueError, match=wanted) as caught:
+        saver.from_conn_string(url)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_server_that_is_not_there(flow: Flow) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with PostgresSaver.from_conn_string(f"postgres://user:hunter2@127.0.0.1:{port}/db") as saver:
+        for call in (lambda: flow(saver).setup(), lambda: flow(saver).get_tuple(thread("t"))):
+            with pytest.raises(ConnectionError) as caught:
+                call()
+            assert caught.value.kind == "unavailable"  # type: ignore[attr-defined]
+            assert caught.value.retryable is True  # type: ignore[attr-defined]
+            assert "hunter2" not in f"{caught.value}{caught.value.__cause__}"
+
+
+def test_a_wrong_password(flow: Flow) -> None:
+    url = server_url(POSTGRES)
+    start, _, end = url.partition("@")
+    wrong = f"{start.rpartition(':')[0]}:hunter2@{end}"
+    with PostgresSaver.from_conn_string(wrong) as saver:
+        with pytest.raises((ConnectionError, ValueError, RuntimeError), match="(?i)password") as caught:
+            flow(saver).setup()
+        assert "hunter2" not in str(caught.value)
+
+
+def test_a_database_that_is_not_there(flow: Flow) -> None:
+    with PostgresSaver.from_conn_string(make_url(server_url(POSTGRES), dbname="no_such_database")) as saver:
+        with pytest.raises((ConnectionError, ValueError, RuntimeError), match="no_such_database"):
+            flow(saver).setup()
+
+
+def test_a_file_that_is_no_database(tmp_path: Path, flow: Flow) -> None:
+    path = tmp_path / "letter.txt"
+    path.write_text("Dear Sir or Madam, " * 100)
+    with pytest.raises((RuntimeError, ValueError, ConnectionError), match="database"):
+        with SqliteSaver.from_conn_string(str(path)) as saver:
+            flow(saver).setup()
+    assert path.read_text().startswith("Dear")
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path, flow: Flow) -> None:
+    with pytest.raises((RuntimeError, ValueError, ConnectionError), match="(?i)open"):
+        with SqliteSaver.from_conn_string(str(tmp_path / "no" / "such" / "folder.sqlite")) as saver:
+            flow(saver).setup()
+
+
+def test_a_database_of_another_kind(tmp_path: Path, flow: Flow) -> None:
+    path = tmp_path / "other.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE checkpoints (something TEXT)")
+    with pytest.raises(RuntimeError, match="checkpoints"):
+        with SqliteSaver.from_conn_string(str(path)) as saver:
+            flow(saver).setup()
+            flow(saver).get_tuple(thread("t"))
+
+
+@pytest.mark.parametrize("limit", [-1, "many"])
+def test_odd_limits(saver: Any, flow: Flow, limit: Any) -> None:
+    with pytest.raises((ValueError, TypeError, OverflowError)):
+        flow(saver).list(thread("t"), limit=limit)
+    assert flow(saver).list(thread("t"), limit=0) == []
+
+
+def test_an_unknown_strategy(saver: Any, flow: Flow) -> None:
+    put(flow, saver, thread("t"), {"value": [1]})
+    with pytest.raises(ValueError, match="keep_latest"):
+        flow(saver).prune(["t"], strategy="everything")
+    assert flow(saver).get_tuple(thread("t")) is not None
+
+
+def test_a_config_for_no_checkpoint(saver: Any, flow: Flow) -> None:
+    put(flow, saver, thread("t"), {"value": [1]})
+    assert flow(saver).get_tuple(thread("t", "", checkpoint_id="no-such-checkpoint")) is None
+    assert flow(saver).list(thread("t", "", checkpoint_id="no-such-checkpoint")) == []
+
+
+def test_unknown_options(kind: Kind, place: str) -> None:
+    with pytest.raises(TypeError):
+        open_at(kind, place, no_such_option=True)
+    with pytest.raises((TypeError, ValueError)):
+        open_at(kind, place, cipher="secret")
+
+
+def test_savers_in_memory_share_nothing(flow: Flow) -> None:
+    with InMemorySaver() as left, InMemorySaver() as right:
+        put(flow, left, thread("t"), {"value": [1]})
+        assert flow(right).get_tuple(thread("t")) is None
