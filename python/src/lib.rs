@@ -2,14 +2,23 @@
 //! this workspace. What users import stands in the Python files beside it.
 
 mod call;
+mod cipher;
+mod config;
 #[macro_use]
 mod connection;
+mod convert;
 mod embeddings;
 mod error;
 mod event_loop;
+mod list;
+mod memory;
+mod postgres;
 mod runtime;
+mod saver;
+mod sqlite;
 mod store;
 mod store_ops;
+mod tuple;
 
 use pyo3::prelude::*;
 
@@ -17,7 +26,12 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    call::register(module)?;
     runtime::register(module)?;
+    call::register(module)?;
+    cipher::register(module)?;
+    saver::register(module)?;
+    memory::register(module)?;
+    sqlite::register(module)?;
+    postgres::register(module)?;
     store::register(module)
 }

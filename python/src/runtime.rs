@@ -70,8 +70,10 @@ pub(crate) fn handle(_py: Python<'_>) -> PyResult<Handle> {
 
 fn workers() -> PyResult<usize> {
     let Some(text) = std::env::var_os(WORKERS_VARIABLE) else { return Ok(WORKERS) };
-    let number = text.to_str().and_then(|text| text.parse().ok()).filter(|number| (1..=1024).contains(number));
-    number.ok_or_else(|| PyRuntimeError::new_err(format!("{WORKERS_VARIABLE} must be a number from 1 to 1024")))
+    let number =
+        text.to_str().and_then(|text| text.parse().ok()).filter(|number| (1..=1024).contains(number));
+    number
+        .ok_or_else(|| PyRuntimeError::new_err(format!("{WORKERS_VARIABLE} must be a number from 1 to 1024")))
 }
 
 /// Waits for a future on this thread, without the GIL. A signal whose handler raises ends the wait and drops the future.
@@ -151,8 +153,7 @@ trait Close: Send + Sync {
 impl<T: Clone + Send + 'static> Opened<T> {
     /// Holds what was opened; `what` is how messages call it, such as `saver`.
     pub(crate) fn new(_py: Python<'_>, what: &'static str, content: T) -> Self {
-        let holder =
-            Arc::new(Holder { what, process: process::id(), content: Mutex::new(Some(content)) });
+        let holder = Arc::new(Holder { what, process: process::id(), content: Mutex::new(Some(content)) });
         let closable: Arc<dyn Close> = Arc::clone(&holder) as _;
         let mut opened = lock(&OPENED);
         opened.retain(|known| known.strong_count() > 0);

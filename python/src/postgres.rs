@@ -1,0 +1,51 @@
+//! The Postgres saver.
+
+use std::sync::Arc;
+
+use checkpoint_postgres::{Compression, PostgresSaver};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::cipher::PyCipher;
+use crate::error::OrRaise;
+use crate::saver::{Backend, NativeSaver};
+use crate::tuple::{Channels, Layout};
+
+/// A saver of the database that a URL names.
+#[pyfunction]
+#[pyo3(signature = (url, *, cipher, read_replica, compression, options))]
+fn postgres_saver(
+    py: Python<'_>,
+    url: &str,
+    cipher: Option<&Bound<'_, PyCipher>>,
+    read_replica: Option<String>,
+    compression: &str,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<NativeSaver> {
+    let compression = match compression {
+        "lz4" => Compression::Lz4,
+        "server" => Compression::Server,
+        _ => return Err(PyValueError::new_err("compression must be \"lz4\" or \"server\"")),
+    };
+    let builder = PostgresSaver::builder(url).opaque_values(true).compression(compression);
+    let mut builder = connect!(builder, options);
+    if let Some(cipher) = cipher {
+        builder = builder.cipher(cipher.get().get());
+    }
+    if let Some(url) = read_replica {
+        builder = builder.read_replica(url);
+    }
+    let saver = builder.build().or_raise(py)?;
+    let judge = saver.clone();
+    let layout = Layout::Channels(Channels {
+        inline: Arc::new(move |value| judge.keeps_inline(value)),
+        subclasses: true,
+        carries_over: true,
+    });
+    Ok(NativeSaver::new(py, Backend::new(saver, layout)))
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(postgres_saver, module)?)
+}

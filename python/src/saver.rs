@@ -1,0 +1,322 @@
+//! What every checkpointer of the package stands on: one class over whichever backend it was made with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use checkpoint_core::{
+    BaseCheckpointSaver, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata,
+    DeltaChannelHistory, PruneStrategy, Result, Str,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use tokio::sync::OnceCell;
+
+use crate::call::Call;
+use crate::config::{self, from_config, to_config, to_query};
+use crate::convert::{from_version, to_metadata, to_str, to_strings, to_version, to_versions};
+use crate::list::Listing;
+use crate::runtime::Opened;
+use crate::tuple::{self, Layout, Serde};
+
+/// A backend, and how it wants its checkpoints.
+#[derive(Clone)]
+pub(crate) struct Backend {
+    pub(crate) saver: Arc<dyn BaseCheckpointSaver>,
+    pub(crate) layout: Layout,
+    /// Where `setup()` is no step of a deployment, the first call makes up for it.
+    set_up: Option<Arc<OnceCell<()>>>,
+    at_once: bool,
+}
+
+impl Backend {
+    pub(crate) fn new(saver: impl BaseCheckpointSaver, layout: Layout) -> Self {
+        Self { saver: Arc::new(saver), layout, set_up: None, at_once: false }
+    }
+
+    /// The first call runs `setup()`.
+    pub(crate) fn sets_up_itself(mut self) -> Self {
+        self.set_up = Some(Arc::default());
+        self
+    }
+
+    /// Its calls wait for nothing.
+    pub(crate) fn answers_at_once(mut self) -> Self {
+        self.at_once = true;
+        self
+    }
+
+    /// To be awaited before any other call.
+    pub(crate) async fn ready(&self) -> Result<()> {
+        match &self.set_up {
+            Some(done) => done.get_or_try_init(|| self.saver.setup()).await.map(|()| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// A call of this backend.
+    pub(crate) fn call<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = Result<T>> + Send + 'static,
+        finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> Call {
+        if self.at_once { Call::at_once(future, finish) } else { Call::new(future, finish) }
+    }
+}
+
+/// The native half of a checkpointer. Its methods return calls, to be waited for with `wait()` or `await`.
+#[pyclass(frozen, name = "Saver", module = "langgraph_ckpt._native")]
+pub(crate) struct NativeSaver {
+    backend: Opened<Backend>,
+}
+
+impl NativeSaver {
+    pub(crate) fn new(py: Python<'_>, backend: Backend) -> Self {
+        Self { backend: Opened::new(py, "saver", backend) }
+    }
+}
+
+fn nothing(py: Python<'_>, (): ()) -> PyResult<Py<PyAny>> {
+    Ok(py.None())
+}
+
+#[pymethods]
+impl NativeSaver {
+    /// The backend's name.
+    #[getter]
+    fn backend(&self) -> PyResult<&'static str> {
+        Ok(self.backend.get()?.saver.backend())
+    }
+
+    fn setup(&self) -> PyResult<Call> {
+        let backend = self.backend.get()?;
+        let saver = Arc::clone(&backend.saver);
+        Ok(backend.call(async move { saver.setup().await }, nothing))
+    }
+
+    fn close(&self) -> Call {
+        let backend = self.backend.clone();
+        Call::new(
+            async move {
+                // It may wait for threads, and for the disk.
+                let closed = tokio::task::spawn_blocking(move || backend.close()).await;
+                closed.map_err(|error| {
+                    checkpoint_core::Error::new(checkpoint_core::ErrorKind::Backend, "closing failed")
+                        .with_source(error)
+                })
+            },
+            nothing,
+        )
+    }
+
+    fn get_tuple(&self, serde: &Bound<'_, PyAny>, config: &Bound<'_, PyAny>) -> PyResult<Call> {
+        let backend = self.backend.get()?;
+        let (config, serde) = (to_config(config)?, Serde::new(serde));
+        let layout = backend.layout.clone();
+        let caller = backend.clone();
+        Ok(caller.call(
+            async move {
+                backend.ready().await?;
+                backend.saver.get_tuple(&config).await
+            },
+            move |py, found| match found {
+                Some(found) => tuple::from_tuple(py, &layout, &serde, &found),
+                None => Ok(py.None()),
+            },
+        ))
+    }
+
+    #[pyo3(signature = (serde, config, filter, before, limit))]
+    fn list(
+        &self,
+        serde: &Bound<'_, PyAny>,
+        config: Option<&Bound<'_, PyAny>>,
+        filter: Option<&Bound<'_, PyAny>>,
+        before: Option<&Bound<'_, PyAny>>,
+        limit: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Listing> {
+        let backend = self.backend.get()?;
+        let query = to_query(backend.saver.backend(), config, filter, before, limit)?;
+        Ok(Listing::new(backend, query, Serde::new(serde)))
+    }
+
+    fn put(
+        &self,
+        serde: &Bound<'_, PyAny>,
+        config: &Bound<'_, PyAny>,
+        checkpoint: &Bound<'_, PyAny>,
+        metadata: &Bound<'_, PyAny>,
+        new_versions: &Bound<'_, PyAny>,
+    ) -> PyResult<Call> {
+        struct Put {
+            config: CheckpointConfig,
+            checkpoint: Checkpoint,
+            metadata: CheckpointMetadata,
+            new_versions: ChannelVersions,
+        }
+        let backend = self.backend.get()?;
+        let new_versions = to_versions(new_versions)?;
+        let put = Put {
+            config: to_config(config)?,
+            checkpoint: tuple::to_checkpoint(&backend.layout, &Serde::new(serde), checkpoint, &new_versions)?,
+            metadata: to_metadata(metadata)?,
+            new_versions,
+        };
+        let caller = backend.clone();
+        Ok(caller.call(
+            async move {
+                backend.ready().await?;
+                backend.saver.put(&put.config, &put.checkpoint, &put.metadata, &put.new_versions).await
+            },
+            |py, config| Ok(from_config(py, &config)?.into_any().unbind()),
+        ))
+    }
+
+    fn put_writes(
+        &self,
+        serde: &Bound<'_, PyAny>,
+        config: &Bound<'_, PyAny>,
+        writes: &Bound<'_, PyAny>,
+        task_id: &Bound<'_, PyAny>,
+        task_path: &Bound<'_, PyAny>,
+    ) -> PyResult<Call> {
+        let backend = self.backend.get()?;
+        let config = config::to_config_of_checkpoint(config)?;
+        let writes = tuple::to_writes(&Serde::new(serde), writes)?;
+        let (task_id, task_path) = (to_str(task_id, "task_id")?, to_str(task_path, "task_path")?);
+        let caller = backend.clone();
+        Ok(caller.call(
+            async move {
+                backend.ready().await?;
+                backend.saver.put_writes(&config, &writes, &task_id, &task_path).await
+            },
+            nothing,
+        ))
+    }
+
+    fn delete_thread(&self, thread_id: &Bound<'_, PyAny>) -> PyResult<Call> {
+        let backend = self.backend.get()?;
+        let thread_id = config::thread_id(thread_id)?;
+        let caller = backend.clone();
+        Ok(caller.call(
+            async move {
+                backend.ready().await?;
+                backend.saver.delete_thread(&thread_id).await
+            },
+            nothing,
+        ))
+    }
+
+    fn delete_for_runs(&self, run_ids: &Bound<'_, PyAny>) -> PyResult<Call> {
+        let backend = self.backend.get()?;
+        let run_ids = to_strings(run_ids, "run_ids")?;
+        let caller = backend.clone();
+        Ok(caller.call(
+            async move {
+                backend.ready().await?;
+                backend.saver.delete_for_runs(&references(&run_ids)).await
+            },
+            nothing,
+        ))
+    }
+
+    fn copy_thread(&self, source: &Bound<'_, PyAny>, target: &Bound<'_, PyAny>) -> PyResult<Call> {
+        let backend = self.backend.get()?;
+        let (source, target) = (config::thread_id(source)?, config::thread_id(target)?);
+        let caller = backend.clone();
+        Ok(caller.call(
+            async move {
+                backend.ready().await?;
+                backend.saver.copy_thread(&source, &target).await
+            },
+            nothing,
+        ))
+    }
+
+    fn prune(&self, thread_ids: &Bound<'_, PyAny>, strategy: &str) -> PyResult<Call> {
+        let backend = self.backend.get()?;
+        let thread_ids = to_strings(thread_ids, "thread_ids")?;
+        let strategy = match strategy {
+            "keep_latest" => PruneStrategy::KeepLatest,
+            "delete" => PruneStrategy::Delete,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "Unknown prune strategy: {other:?}; it is \"keep_latest\" or \"delete\""
+                )));
+            }
+        };
+        let caller = backend.clone();
+        Ok(caller.call(
+            async move {
+                backend.ready().await?;
+                backend.saver.prune(&references(&thread_ids), strategy).await
+            },
+            nothing,
+        ))
+    }
+
+    fn get_delta_channel_history(
+        &self,
+        serde: &Bound<'_, PyAny>,
+        config: &Bound<'_, PyAny>,
+        channels: &Bound<'_, PyAny>,
+    ) -> PyResult<Call> {
+        let backend = self.backend.get()?;
+        let (config, serde) = (to_config(config)?, Serde::new(serde));
+        let channels = to_strings(channels, "channels")?;
+        let asked = channels.clone();
+        let caller = backend.clone();
+        Ok(caller.call(
+            async move {
+                if channels.is_empty() {
+                    return Ok(BTreeMap::new());
+                }
+                backend.ready().await?;
+                backend.saver.get_delta_channel_history(&config, &references(&channels)).await
+            },
+            move |py, histories| from_histories(py, &serde, &asked, &histories),
+        ))
+    }
+
+    #[pyo3(signature = (current))]
+    fn get_next_version<'py>(
+        &self,
+        py: Python<'py>,
+        current: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let current = current.map(to_version).transpose()?;
+        from_version(py, &checkpoint_core::version::next(current.as_ref()))
+    }
+}
+
+fn references(texts: &[String]) -> Vec<&str> {
+    texts.iter().map(String::as_str).collect()
+}
+
+/// `writes`, and `seed` where there is one, for each channel in the order in which it was asked for.
+fn from_histories(
+    py: Python<'_>,
+    serde: &Serde,
+    channels: &[String],
+    histories: &BTreeMap<Str, DeltaChannelHistory>,
+) -> PyResult<Py<PyAny>> {
+    let all = PyDict::new(py);
+    for channel in channels {
+        let one = PyDict::new(py);
+        let history = histories.get(channel.as_str());
+        let writes = history.map_or(&[][..], |history| &history.writes);
+        let writes =
+            writes.iter().map(|write| tuple::from_write(py, serde, write)).collect::<PyResult<Vec<_>>>()?;
+        one.set_item("writes", PyList::new(py, writes)?)?;
+        if let Some(seed) = history.and_then(|history| history.seed.as_ref()) {
+            one.set_item("seed", tuple::from_channel_value(py, serde, seed)?)?;
+        }
+        all.set_item(channel, one)?;
+    }
+    Ok(all.into_any().unbind())
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<NativeSaver>()?;
+    module.add_class::<Listing>()
+}

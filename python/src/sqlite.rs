@@ -1,0 +1,113 @@
+//! The SQLite saver.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use checkpoint_core::delta::{CheckpointReader, Outline};
+use checkpoint_core::{ChannelValue, Error, ErrorKind, Result, TypedBytes};
+use checkpoint_sqlite::{SqliteSaver, Synchronous};
+use pyo3::exceptions::PyValueError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::cipher::PyCipher;
+use crate::connection::Options;
+use crate::convert::{for_each_entry, to_str};
+use crate::error::OrRaise;
+use crate::saver::{Backend, NativeSaver};
+use crate::tuple::{Layout, Serde, is_delta_snapshot};
+
+/// Looks into whole checkpoints with the saver's serializer.
+struct Reader {
+    serde: Serde,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").finish_non_exhaustive()
+    }
+}
+
+impl Reader {
+    /// Called on threads of the saver, for which those who wait have given up the GIL.
+    fn attached<T>(&self, read: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T> {
+        let read = Python::try_attach(read);
+        let read = read.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the interpreter is exiting"))?;
+        read.map_err(|error| Error::codec("the saver's serializer failed").with_source(error))
+    }
+}
+
+impl CheckpointReader for Reader {
+    fn outline(&self, checkpoint: &TypedBytes) -> Result<Outline> {
+        self.attached(|py| {
+            let checkpoint = self.serde.read_whole(py, checkpoint)?;
+            let (mut versioned, mut values) = (Vec::new(), Vec::new());
+            for_each_entry(&checkpoint.get_item(intern!(py, "channel_versions"))?, |channel, _| {
+                versioned.push(to_str(&channel, "the name of a channel")?);
+                Ok(())
+            })?;
+            for_each_entry(&checkpoint.get_item(intern!(py, "channel_values"))?, |channel, value| {
+                values.push((to_str(&channel, "the name of a channel")?, is_delta_snapshot(&value)?));
+                Ok(())
+            })?;
+            Ok(Outline::new(versioned, values))
+        })
+    }
+
+    fn values(&self, checkpoint: &TypedBytes, channels: &[&str]) -> Result<Vec<Option<ChannelValue>>> {
+        self.attached(|py| {
+            let checkpoint = self.serde.read_whole(py, checkpoint)?;
+            let values = checkpoint.get_item(intern!(py, "channel_values"))?;
+            let value = |channel: &&str| {
+                if !values.contains(channel)? {
+                    return Ok(None);
+                }
+                self.serde.blob(&values.get_item(channel)?).map(Some)
+            };
+            channels.iter().map(value).collect()
+        })
+    }
+}
+
+/// A saver of the file at a path. Its checkpoints are looked into with `reader`, where that is given.
+#[pyfunction]
+#[pyo3(signature = (path, *, reader, cipher, options))]
+fn sqlite_saver(
+    py: Python<'_>,
+    path: PathBuf,
+    reader: Option<&Bound<'_, PyAny>>,
+    cipher: Option<&Bound<'_, PyCipher>>,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<NativeSaver> {
+    let mut builder = SqliteSaver::builder(path).opaque_values(true);
+    if let Some(serde) = reader {
+        builder = builder.checkpoint_reader(Arc::new(Reader { serde: Serde::new(serde) }));
+    }
+    if let Some(cipher) = cipher {
+        builder = builder.cipher(cipher.get().get());
+    }
+    let options = Options(options);
+    if let Some(timeout) = options.seconds("busy_timeout")? {
+        builder = builder.busy_timeout(timeout);
+    }
+    match options.text("synchronous")?.as_deref() {
+        None => {}
+        Some("full") => builder = builder.synchronous(Synchronous::Full),
+        Some("normal") => builder = builder.synchronous(Synchronous::Normal),
+        Some(_) => return Err(PyValueError::new_err("synchronous must be \"full\" or \"normal\"")),
+    }
+    if let Some(readers) = options.number("readers")? {
+        builder = builder.readers(readers);
+    }
+    if let Some(read_only) = options.flag("read_only")? {
+        builder = builder.read_only(read_only);
+    }
+    let backend = Backend::new(builder.build().or_raise(py)?, Layout::Whole);
+    Ok(NativeSaver::new(py, backend.sets_up_itself()))
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(sqlite_saver, module)?)
+}

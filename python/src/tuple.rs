@@ -1,0 +1,319 @@
+//! Checkpoints and pending writes, from Python and to it. Values pass as the bytes that LangGraph's serializer makes.
+
+use std::sync::Arc;
+
+use checkpoint_core::{
+    Bytes, ChannelValue, ChannelValues, ChannelVersions, Checkpoint, CheckpointTuple, PendingWrite, Str,
+    TypedBytes,
+};
+use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+
+use crate::config::from_config;
+use crate::convert::{
+    for_each_entry, from_metadata, from_value, from_versions, to_str, to_value, to_versions, type_name,
+};
+use crate::error::OrRaise;
+
+/// The channel of the sends that an old checkpoint left on its parent.
+const TASKS: &str = "__pregel_tasks";
+
+/// No shorter run of digits is beyond 64 bits.
+const LONG: usize = 19;
+
+static CHECKPOINT_TUPLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static DELTA_SNAPSHOT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// How a backend wants its checkpoints.
+#[derive(Clone)]
+pub(crate) enum Layout {
+    /// As one value, as LangGraph's saver for the same database stores it.
+    Whole,
+    /// Channel by channel.
+    Channels(Channels),
+}
+
+/// Which channels a backend wants as what.
+#[derive(Clone)]
+pub(crate) struct Channels {
+    /// Which scalars it keeps as such. Values that it does not are the serializer's.
+    pub(crate) inline: Arc<dyn Fn(&ChannelValue) -> bool + Send + Sync>,
+    /// An object of a subclass (an enum that is a text) is a scalar too and comes back as the plain one, as in
+    /// LangGraph's saver for the same database.
+    pub(crate) subclasses: bool,
+    /// A value that this step did not change is stored already.
+    pub(crate) carries_over: bool,
+}
+
+/// The saver's serializer.
+pub(crate) struct Serde {
+    object: Py<PyAny>,
+}
+
+impl Serde {
+    pub(crate) fn new(object: &Bound<'_, PyAny>) -> Self {
+        Self { object: object.clone().unbind() }
+    }
+
+    fn dumps(&self, value: &Bound<'_, PyAny>) -> PyResult<TypedBytes> {
+        let py = value.py();
+        let typed = self.object.bind(py).call_method1(intern!(py, "dumps_typed"), (value,))?;
+        let (tag, data): (Bound<'_, PyAny>, Bound<'_, PyAny>) = typed.extract()?;
+        let tag = tag.cast::<PyString>()?.to_cow()?.into_owned();
+        Ok(TypedBytes::new(tag, bytes_of(&data)?))
+    }
+
+    fn loads<'py>(&self, py: Python<'py>, typed: &TypedBytes) -> PyResult<Bound<'py, PyAny>> {
+        let tag = match &*typed.tag {
+            "msgpack" => intern!(py, "msgpack").clone(),
+            tag => PyString::new(py, tag),
+        };
+        let typed = (tag, PyBytes::new(py, &typed.data));
+        self.object.bind(py).call_method1(intern!(py, "loads_typed"), (typed,))
+    }
+
+    /// Takes a checkpoint apart that is one value.
+    pub(crate) fn read_whole<'py>(&self, py: Python<'py>, typed: &TypedBytes) -> PyResult<Bound<'py, PyAny>> {
+        self.loads(py, typed)
+    }
+
+    /// A value as the serializer's bytes, whatever it is.
+    pub(crate) fn blob(&self, value: &Bound<'_, PyAny>) -> PyResult<ChannelValue> {
+        self.dumps(value).map(ChannelValue::Blob)
+    }
+}
+
+fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    if let Ok(bytes) = data.cast::<PyBytes>() {
+        return Ok(Bytes::copy_from_slice(bytes.as_bytes()));
+    }
+    let bytes = data.py().get_type::<PyBytes>().call1((data,))?;
+    Ok(Bytes::copy_from_slice(bytes.cast::<PyBytes>()?.as_bytes()))
+}
+
+/// Whether a value is a delta channel's snapshot.
+pub(crate) fn is_delta_snapshot(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let class = DELTA_SNAPSHOT.import(value.py(), "langgraph.checkpoint.serde.types", "_DeltaSnapshot")?;
+    value.is_instance(class)
+}
+
+/// The scalar that a value is, if it is one.
+fn scalar(value: &Bound<'_, PyAny>, subclasses: bool) -> PyResult<Option<ChannelValue>> {
+    if value.is_none() {
+        return Ok(Some(ChannelValue::Null));
+    }
+    if let Ok(text) = value.cast::<PyString>() {
+        let plain = subclasses || text.is_exact_instance_of::<PyString>();
+        // A text with a lone surrogate is left to the serializer, which knows what to make of it.
+        return Ok(if plain {
+            text.to_cow().ok().map(|text| ChannelValue::Str(Str::from(&*text)))
+        } else {
+            None
+        });
+    }
+    if let Ok(flag) = value.cast::<PyBool>() {
+        return Ok(Some(ChannelValue::Bool(flag.is_true())));
+    }
+    if let Ok(number) = value.cast::<PyInt>() {
+        if !subclasses && !number.is_exact_instance_of::<PyInt>() {
+            return Ok(None);
+        }
+        if let Ok(number) = number.extract() {
+            return Ok(Some(ChannelValue::Int(number)));
+        }
+        // The serializer has no integers beyond 64 bits.
+        let digits =
+            value.py().get_type::<PyInt>().call_method1(intern!(value.py(), "__repr__"), (number,))?;
+        let digits = digits.cast::<PyString>()?.to_cow()?.into_owned();
+        return Ok(Some(ChannelValue::Blob(TypedBytes::new("json", digits))));
+    }
+    if let Ok(number) = value.cast::<PyFloat>() {
+        let plain = subclasses || number.is_exact_instance_of::<PyFloat>();
+        return Ok(plain.then(|| ChannelValue::Float(number.value())));
+    }
+    Ok(None)
+}
+
+impl Channels {
+    /// What a backend is given for a channel; nothing where it has the value.
+    fn value(&self, serde: &Serde, value: &Bound<'_, PyAny>, is_new: bool) -> PyResult<Option<ChannelValue>> {
+        if let Some(scalar) = scalar(value, self.subclasses)? {
+            if scalar.as_blob().is_some() || (self.inline)(&scalar) {
+                return Ok(Some(scalar));
+            }
+        } else if is_delta_snapshot(value)? {
+            // Given also where it is stored already: the checkpoint itself says that it has one.
+            return serde.dumps(value).map(ChannelValue::DeltaSnapshot).map(Some);
+        }
+        if is_new || !self.carries_over { serde.blob(value).map(Some) } else { Ok(None) }
+    }
+}
+
+/// Reads a checkpoint.
+pub(crate) fn to_checkpoint(
+    layout: &Layout,
+    serde: &Serde,
+    checkpoint: &Bound<'_, PyAny>,
+    new_versions: &ChannelVersions,
+) -> PyResult<Checkpoint> {
+    let py = checkpoint.py();
+    let id = to_str(&checkpoint.get_item(intern!(py, "id"))?, "the id of a checkpoint")?;
+    let channels = match layout {
+        Layout::Whole => return Ok(Checkpoint::opaque(id, serde.dumps(checkpoint)?)),
+        Layout::Channels(channels) => channels,
+    };
+    let mut out = Checkpoint { ts: Str::default(), ..Checkpoint::with_id(id) };
+    for_each_entry(checkpoint, |key, value| {
+        let key = to_str(&key, "a key of a checkpoint")?;
+        match &*key {
+            "id" => {}
+            "v" => out.v = value.extract()?,
+            "ts" => out.ts = to_str(&value, "the time of a checkpoint")?,
+            "channel_values" => {
+                out.channel_values = to_channel_values(channels, serde, &value, new_versions)?;
+            }
+            "channel_versions" => out.channel_versions = to_versions(&value)?,
+            "versions_seen" => {
+                for_each_entry(&value, |node, versions| {
+                    out.versions_seen.insert(to_str(&node, "the name of a node")?, to_versions(&versions)?);
+                    Ok(())
+                })?;
+            }
+            "updated_channels" if value.is_none() => {}
+            "updated_channels" => {
+                let names = value.try_iter()?.map(|name| to_str(&name?, "the name of a channel"));
+                out.updated_channels = Some(names.collect::<PyResult<_>>()?);
+            }
+            _ => {
+                out.extra.insert(key, ChannelValue::encode(&to_value(&value)?).or_raise(py)?);
+            }
+        }
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+fn to_channel_values(
+    channels: &Channels,
+    serde: &Serde,
+    values: &Bound<'_, PyAny>,
+    new_versions: &ChannelVersions,
+) -> PyResult<ChannelValues> {
+    let mut out = ChannelValues::new();
+    for_each_entry(values, |channel, value| {
+        let channel = to_str(&channel, "the name of a channel")?;
+        let is_new = new_versions.contains_key(&channel);
+        if let Some(value) = channels.value(serde, &value, is_new)? {
+            out.insert(channel, value);
+        }
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+/// Reads the writes of a task: pairs of a channel and a value.
+pub(crate) fn to_writes(serde: &Serde, writes: &Bound<'_, PyAny>) -> PyResult<Vec<(Str, ChannelValue)>> {
+    let write = |write: PyResult<Bound<'_, PyAny>>| {
+        let write = write?;
+        let (channel, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = write.extract().map_err(|_| {
+            PyTypeError::new_err(format!(
+                "a write must be a pair of channel and value, not {}",
+                type_name(&write)
+            ))
+        })?;
+        Ok((to_str(&channel, "the name of a channel")?, serde.blob(&value)?))
+    };
+    writes.try_iter()?.map(write).collect()
+}
+
+/// Makes the object of a value.
+pub(crate) fn from_channel_value<'py>(
+    py: Python<'py>,
+    serde: &Serde,
+    value: &ChannelValue,
+) -> PyResult<Bound<'py, PyAny>> {
+    Ok(match value {
+        ChannelValue::Null => py.None().into_bound(py),
+        ChannelValue::Bool(flag) => PyBool::new(py, *flag).to_owned().into_any(),
+        ChannelValue::Int(number) => number.into_pyobject(py)?.into_any(),
+        ChannelValue::Float(number) => PyFloat::new(py, *number).into_any(),
+        ChannelValue::Str(text) => PyString::new(py, text).into_any(),
+        ChannelValue::Blob(blob) if blob.tag == "json" && is_long_integer(&blob.data) => {
+            py.get_type::<PyInt>().call1((PyBytes::new(py, &blob.data),))?
+        }
+        ChannelValue::Blob(blob) | ChannelValue::DeltaSnapshot(blob) => serde.loads(py, blob)?,
+    })
+}
+
+fn is_long_integer(digits: &[u8]) -> bool {
+    digits.len() >= LONG && digits.strip_prefix(b"-").unwrap_or(digits).iter().all(u8::is_ascii_digit)
+}
+
+/// Task, channel and value of a pending write.
+pub(crate) fn from_write<'py>(
+    py: Python<'py>,
+    serde: &Serde,
+    write: &PendingWrite,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let value = from_channel_value(py, serde, &write.value)?;
+    (&*write.task_id, &*write.channel, value).into_pyobject(py)
+}
+
+/// Makes LangGraph's `CheckpointTuple`.
+pub(crate) fn from_tuple(
+    py: Python<'_>,
+    layout: &Layout,
+    serde: &Serde,
+    found: &CheckpointTuple,
+) -> PyResult<Py<PyAny>> {
+    let class = CHECKPOINT_TUPLE.import(py, "langgraph.checkpoint.base", "CheckpointTuple")?;
+    let checkpoint = match (layout, found.checkpoint.as_opaque()) {
+        (_, Some(whole)) => serde.loads(py, whole)?,
+        (_, None) => from_checkpoint(py, serde, &found.checkpoint, &found.pending_sends)?.into_any(),
+    };
+    let writes = PyList::empty(py);
+    for write in &found.pending_writes {
+        writes.append(from_write(py, serde, write)?)?;
+    }
+    let parent = found.parent_config.as_ref().map(|parent| from_config(py, parent)).transpose()?;
+    let fields =
+        (from_config(py, &found.config)?, checkpoint, from_metadata(py, &found.metadata)?, parent, writes);
+    class.call1(fields).map(Bound::unbind)
+}
+
+fn from_checkpoint<'py>(
+    py: Python<'py>,
+    serde: &Serde,
+    checkpoint: &Checkpoint,
+    pending_sends: &[TypedBytes],
+) -> PyResult<Bound<'py, PyDict>> {
+    let values = PyDict::new(py);
+    for (channel, value) in &checkpoint.channel_values {
+        values.set_item(&**channel, from_channel_value(py, serde, value)?)?;
+    }
+    if !pending_sends.is_empty() {
+        let sends = pending_sends.iter().map(|send| serde.loads(py, send)).collect::<PyResult<Vec<_>>>()?;
+        values.set_item(TASKS, sends)?;
+    }
+    let seen = PyDict::new(py);
+    for (node, versions) in &checkpoint.versions_seen {
+        seen.set_item(&**node, from_versions(py, versions)?)?;
+    }
+    let updated = checkpoint.updated_channels.as_ref();
+    let updated = updated.map(|names| PyList::new(py, names.iter().map(|name| &**name))).transpose()?;
+    let out = PyDict::new(py);
+    out.set_item(intern!(py, "v"), checkpoint.v)?;
+    out.set_item(intern!(py, "ts"), &*checkpoint.ts)?;
+    out.set_item(intern!(py, "id"), &*checkpoint.id)?;
+    out.set_item(intern!(py, "channel_values"), values)?;
+    out.set_item(intern!(py, "channel_versions"), from_versions(py, &checkpoint.channel_versions)?)?;
+    out.set_item(intern!(py, "versions_seen"), seen)?;
+    out.set_item(intern!(py, "updated_channels"), updated)?;
+    for (key, value) in &checkpoint.extra {
+        out.set_item(&**key, from_value(py, &value.to_value().or_raise(py)?)?)?;
+    }
+    Ok(out)
+}
