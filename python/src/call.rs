@@ -123,10 +123,10 @@ impl Call {
         kind: Bound<'_, PyAny>,
         value: Option<Bound<'_, PyAny>>,
         traceback: Option<Bound<'_, PyAny>>,
-    ) -> PyErr {
+    ) -> PyResult<Py<PyAny>> {
         self.close();
         let _ = traceback;
-        PyErr::from_value(value.unwrap_or(kind))
+        Err(PyErr::from_value(value.unwrap_or(kind)))
     }
 
     /// Ends the call without a result.
