@@ -30,6 +30,12 @@ pub trait Suite: Debug + Clone + 'static {
     /// The name of a target, for the report.
     fn name(target: &Self::Target) -> &str;
 
+    /// Whether a target is one for the cases of a group; the others are not run on it.
+    fn concerns(target: &Self::Target, group: &str) -> bool {
+        let _ = (target, group);
+        true
+    }
+
     /// Opens a handle and sets the database up.
     ///
     /// # Errors

@@ -77,7 +77,7 @@ async fn report<S: Suite>(
 ) -> Result<Report, Failure> {
     let handle = S::connect(&target).await?;
     let mut report = Report::default();
-    for case in S::cases().into_iter().filter(|case| filter(case)) {
+    for case in cases_on::<S>(&target).filter(|case| filter(case)) {
         let name = case.name().to_owned();
         let outcome = match case.ignored(&target, &handle) {
             Some(reason) => Outcome::Ignored(reason),
@@ -94,6 +94,12 @@ async fn report<S: Suite>(
         }
     }
     Ok(report)
+}
+
+/// The cases that a target is one for.
+fn cases_on<S: Suite>(target: &S::Target) -> impl Iterator<Item = Case<S>> {
+    let group = |case: &Case<S>| case.name().split("::").next().unwrap_or_default().to_owned();
+    S::cases().into_iter().filter(move |case| S::concerns(target, &group(case)))
 }
 
 /// Makes a test binary of the suite: reads the arguments of `cargo test`, runs the cases in parallel, prints as
@@ -179,7 +185,7 @@ fn binary<S: Suite>(targets: Vec<Result<Arc<S::Target>, Missing>>) -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-        trials.extend(S::cases().into_iter().map(|case| trial(case, &runtime, &target, &handle)));
+        trials.extend(cases_on::<S>(&target).map(|case| trial(case, &runtime, &target, &handle)));
         opened.push(target);
     }
     let conclusion = libtest_mimic::run(&arguments, trials);

@@ -50,6 +50,10 @@ impl Suite for Stores {
         target.name()
     }
 
+    fn concerns(target: &dyn StoreTarget, group: &str) -> bool {
+        target.concerns(group)
+    }
+
     async fn connect(target: &dyn StoreTarget) -> Result<Store> {
         let store = target.open(StoreOptions::default()).await?;
         store.setup().await?;

@@ -79,6 +79,13 @@ pub trait StoreTarget: Debug + Send + Sync + 'static {
     /// The backend's name, for the report.
     fn name(&self) -> &str;
 
+    /// Whether the cases of a group (`store_index`) are to be run on it. A target that differs from another one in its
+    /// index alone has no need of the others.
+    fn concerns(&self, group: &str) -> bool {
+        let _ = group;
+        true
+    }
+
     /// Opens one more handle. It has the items of all handles whose options are copies of these, and is not set up. The
     /// suite uses indexes of few dimensions, which a target may have to keep apart from one another.
     ///

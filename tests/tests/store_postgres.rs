@@ -1,5 +1,5 @@
-//! The suite on the Postgres store: on PostgreSQL 17, on PostgreSQL 15, and behind PgBouncer in transaction mode. Each kind
-//! of index has a schema of its own, which goes at the end.
+//! The suite on the Postgres store: on PostgreSQL 17, on PostgreSQL 15, and behind PgBouncer in transaction mode; what
+//! searches find, also with indexes of other kinds. Each kind of index has a schema of its own, which goes at the end.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use checkpoint_conformance::{Store, StoreFacility, StoreOptions, StoreTarget};
 use checkpoint_core::store::Distance;
 use checkpoint_core::{Result, async_trait};
-use store_postgres::{AnnIndex, PostgresStore};
+use store_postgres::{AnnIndex, PostgresStore, VectorType};
 
 use shared::postgres::{Kind, Scratch, Server, unique_name};
 use shared::server;
@@ -22,17 +22,69 @@ mod shared {
 /// What handles have to agree on to share tables: the length of the vectors, and what their index sorts by.
 type Layout = Option<(usize, Distance)>;
 
+/// The indexes of a target's handles.
+#[derive(Debug, Clone, Copy)]
+struct Indexes {
+    name: &'static str,
+    ann: AnnIndex,
+    vector_type: VectorType,
+    filters: bool,
+}
+
+impl Indexes {
+    /// Those of a target for which alone the cases of searches are run.
+    const OTHERS: [Self; 4] = [
+        Self {
+            name: "postgres 17, halfvec by hnsw",
+            ann: AnnIndex::hnsw(),
+            vector_type: VectorType::Halfvec,
+            filters: true,
+        },
+        Self {
+            name: "postgres 17, vector by ivfflat",
+            ann: AnnIndex::ivfflat(4),
+            vector_type: VectorType::Vector,
+            filters: false,
+        },
+        Self {
+            name: "postgres 17, vector, flat",
+            ann: AnnIndex::Flat,
+            vector_type: VectorType::Vector,
+            filters: true,
+        },
+        Self {
+            name: "postgres 17, halfvec, flat",
+            ann: AnnIndex::Flat,
+            vector_type: VectorType::Halfvec,
+            filters: false,
+        },
+    ];
+
+    /// The groups of cases to which they make a difference.
+    const GROUPS: [&str; 7] = [
+        "store_search",
+        "store_filters",
+        "store_operators",
+        "store_index",
+        "store_scores",
+        "store_embedding",
+        "store_model",
+    ];
+}
+
 #[derive(Debug)]
 struct Postgres {
     server: Server,
+    /// Unless these are chosen, hnsw with `vector`, and no index for filters.
+    indexes: Option<Indexes>,
     /// Whether all handles share one schema, whatever their index is.
     one_schema: bool,
     schemas: Mutex<Vec<(Layout, String, Scratch)>>,
 }
 
 impl Postgres {
-    fn new(server: Server, one_schema: bool) -> Self {
-        Self { server, one_schema, schemas: Mutex::default() }
+    fn new(server: Server, indexes: Option<Indexes>, one_schema: bool) -> Self {
+        Self { server, indexes, one_schema, schemas: Mutex::default() }
     }
 
     /// The schema of a layout; `setup()` makes it.
@@ -51,7 +103,11 @@ impl Postgres {
 #[async_trait]
 impl StoreTarget for Postgres {
     fn name(&self) -> &str {
-        self.server.name()
+        self.indexes.map_or(self.server.name(), |indexes| indexes.name)
+    }
+
+    fn concerns(&self, group: &str) -> bool {
+        self.indexes.is_none() || Indexes::GROUPS.contains(&group)
     }
 
     async fn open(&self, options: StoreOptions) -> Result<Store> {
@@ -62,10 +118,11 @@ impl StoreTarget for Postgres {
             .pgbouncer(self.server.kind() == Kind::PgBouncer)
             .max_connections(4)
             .ttl(options.ttl);
+        if let Some(Indexes { ann, vector_type, filters, .. }) = self.indexes {
+            builder = builder.ann_index(ann).vector_type(vector_type).filter_index(filters);
+        }
         if let Some(index) = options.index {
-            // Some with an index of vectors, some without.
-            let ann = if index.distance == Distance::L2 { AnnIndex::Flat } else { AnnIndex::hnsw() };
-            builder = builder.index(index).ann_index(ann);
+            builder = builder.index(index);
         }
         Ok(Arc::new(builder.build()?))
     }
@@ -76,15 +133,18 @@ impl StoreTarget for Postgres {
     }
 
     async fn fresh(&self) -> Result<Arc<dyn StoreTarget>> {
-        Ok(Arc::new(Self::new(self.server.clone(), true)))
+        Ok(Arc::new(Self::new(self.server.clone(), self.indexes, true)))
     }
 }
 
 fn main() -> ExitCode {
     server::with_servers(|| {
-        let target = |kind| {
-            Server::find(kind).map(|server| Arc::new(Postgres::new(server, false)) as Arc<dyn StoreTarget>)
+        let target = |kind, indexes| {
+            let target = |server| Arc::new(Postgres::new(server, indexes, false)) as Arc<dyn StoreTarget>;
+            Server::find(kind).map(target)
         };
-        checkpoint_conformance::run_stores(Kind::ALL.map(target).into())
+        let servers = Kind::ALL.map(|kind| target(kind, None));
+        let others = Indexes::OTHERS.map(|indexes| target(Kind::Postgres17, Some(indexes)));
+        checkpoint_conformance::run_stores(servers.into_iter().chain(others).collect())
     })
 }
