@@ -32,7 +32,8 @@
 //!
 //! A Rust value is encoded into a [`ChannelValue`]: a scalar, or a blob under a type tag. A saver moves blobs as
 //! bytes and never looks into them; with a [`Cipher`] it seals them where it stores them. A caller decodes just the
-//! channels it reads, straight into its types, or into a dynamic [`Value`].
+//! channels it reads, straight into its types, or into a dynamic [`Value`]. Savers can be told to let the bytes of
+//! another serializer through untouched (`opaque_values`).
 //!
 //! # What it is not
 //!

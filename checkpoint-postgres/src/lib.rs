@@ -61,6 +61,12 @@
 //! * `prune` keeps the ancestors that delta channels need, where Python refuses such threads. It removes blobs that no
 //!   checkpoint names any more, and so does `delete_for_runs`.
 //!
+//! # Values of another serializer
+//!
+//! With [`PostgresSaverBuilder::opaque_values`] the bytes of a serializer that this program does not know go through
+//! untouched, in the rows in which Python's saver puts them with that serializer. Scalars stay in the document, where
+//! every reader finds them ([`PostgresSaver::keeps_inline`]). All calls work: none needs to look into a value.
+//!
 //! # What a call costs
 //!
 //! | call | round trips | statements |

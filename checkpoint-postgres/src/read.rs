@@ -223,9 +223,8 @@ fn tuples(rows: &[Row], boundary: &Boundary) -> Result<ReadPage> {
                     document::version_text(version)?,
                 );
                 if let Some(value) = blobs.get(&key) {
-                    let inline = channel_values.get(channel);
                     let value = document::marked(boundary, value.clone(), || {
-                        inline == Some(&ChannelValue::Bool(true))
+                        channel_values.get(channel) == Some(&ChannelValue::Bool(true))
                     });
                     channel_values.insert(channel.clone(), value);
                 }

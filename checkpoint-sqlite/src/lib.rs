@@ -48,6 +48,13 @@
 //!
 //! [`setup`]: checkpoint_core::BaseCheckpointSaver::setup
 //!
+//! # Values of another serializer
+//!
+//! With [`SqliteSaverBuilder::opaque_values`] the bytes of a serializer that this program does not know go through
+//! untouched: a checkpoint is given and returned as one value, and so is each write. `copy_thread`, `delete_for_runs`,
+//! listings and filters need nothing else; `prune` and `get_delta_channel_history` ask a
+//! [`checkpoint_reader`](SqliteSaverBuilder::checkpoint_reader).
+//!
 //! # What a call costs
 //!
 //! | call | transactions |

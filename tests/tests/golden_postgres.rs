@@ -167,6 +167,14 @@ async fn pending_sends_of_old_checkpoints(server: &Server) {
     assert_eq!(checkpoint.channel_versions["__pregel_tasks"], checkpoint.channel_versions["x"]);
     assert!(!oldest.checkpoint.channel_values.contains_key("__pregel_tasks"), "it has no parent");
     assert_eq!(oldest.pending_writes.len(), 5);
+    // A list of another serializer's values is left to the caller.
+    let opaque = database.builder().opaque_values(true).build().unwrap();
+    let tuple = opaque.get_tuple(&newest.config).await.unwrap().unwrap();
+    let sends: Vec<&[u8]> = tuple.pending_sends.iter().map(|send| &*send.data).collect();
+    assert_eq!(sends, [b"\x01", b"\x02", b"\x03", b"\x04"]);
+    assert!(!tuple.checkpoint.channel_values.contains_key("__pregel_tasks"));
+    assert_eq!(tuple.checkpoint.channel_versions, checkpoint.channel_versions);
+    assert!(newest.pending_sends.is_empty() && oldest.pending_sends.is_empty());
     // Pruning keeps what the survivor is read with.
     saver.prune(&["old"], PruneStrategy::KeepLatest).await.unwrap();
     let pruned = saver.get_tuple(&newest.config.clone().latest()).await.unwrap().unwrap();

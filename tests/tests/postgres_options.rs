@@ -278,6 +278,93 @@ async fn sealed_rows_are_kept(server: &Server) {
     assert_eq!(keeping.list_all(ListQuery::thread("thread")).await.unwrap(), [tuple]);
 }
 
+/// What stands in the document, and how the rows of opaque values look to Python.
+async fn opaque_values_are_split_as_in_python(server: &Server) {
+    let database = Database::set_up(server.url()).await;
+    let saver = database.builder().opaque_values(true).build().unwrap();
+    let digits = |digits: &'static [u8]| ChannelValue::from(TypedBytes::new("json", digits));
+    let sealed = || TypedBytes::new("msgpack+aes", &b"of Python"[..]);
+    let inline = [
+        ("null", ChannelValue::Null, "null"),
+        ("int", 5.into(), "5"),
+        ("float", 0.5.into(), "0.5"),
+        ("text", "text".into(), "\"text\""),
+        ("u64", digits(b"18446744073709551615"), "18446744073709551615"),
+        ("integer", digits(b"-1180591620717411303424"), "-1180591620717411303424"),
+        ("log", ChannelValue::DeltaSnapshot(sealed()), "true"),
+    ];
+    let rows = [
+        ("nan", ChannelValue::Float(f64::NAN)),
+        ("nul", "a\0b".into()),
+        ("json", digits(b"5")),
+        ("msgpack", TypedBytes::msgpack(&b"\x05"[..]).into()),
+        ("python", sealed().into()),
+    ];
+    let mut made = Checkpoint::new(0);
+    for (channel, value, _) in &inline {
+        assert_eq!(saver.keeps_inline(value), *channel != "log", "{channel}");
+        made = made.with_channel(*channel, value.clone(), 1);
+    }
+    for (channel, value) in &rows {
+        assert!(!saver.keeps_inline(value), "{channel}");
+        made = made.with_channel(*channel, value.clone(), 1);
+    }
+    let metadata = CheckpointMetadata::new("loop", 0);
+    let config = CheckpointConfig::new("thread");
+    let stored = saver.put(&config, &made, &metadata, &made.channel_versions).await.unwrap();
+    let client = database.client().await;
+    let values: String = client
+        .query_one("SELECT (checkpoint->'channel_values')::text FROM checkpoints", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let values: std::collections::BTreeMap<&str, &serde_json::value::RawValue> =
+        serde_json::from_str(&values).unwrap();
+    let found: Vec<_> = values.iter().map(|(channel, value)| (*channel, value.get())).collect();
+    let mut expected: Vec<_> = inline.iter().map(|(channel, _, json)| (*channel, *json)).collect();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+    let channels: Vec<(String, String)> = client
+        .query("SELECT channel, type FROM checkpoint_blobs ORDER BY channel", &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| (row.get(0), row.get(1)))
+        .collect();
+    let channels: Vec<_> = channels.iter().map(|(channel, tag)| (&**channel, &**tag)).collect();
+    let expected = [
+        ("json", "json"),
+        ("log", "msgpack+aes"),
+        ("msgpack", "msgpack"),
+        ("nan", "msgpack"),
+        ("nul", "msgpack"),
+        ("python", "msgpack+aes"),
+    ];
+    assert_eq!(channels, expected);
+    let tuple = saver.get_tuple(&stored).await.unwrap().unwrap();
+    for (channel, value) in &made.channel_values {
+        // A scalar that had to be a row is MessagePack.
+        let value = match value {
+            ChannelValue::Float(number) if number.is_nan() => value.to_typed().unwrap().into(),
+            ChannelValue::Str(text) if text.contains('\0') => value.to_typed().unwrap().into(),
+            value => value.clone(),
+        };
+        assert_eq!(tuple.checkpoint.channel_values[channel], value, "{channel}");
+    }
+
+    // What did not change may be left out, as Python does; the mark of a snapshot has to stay.
+    let mut next = Checkpoint { id: id::uuid6(1), ..made.clone() };
+    next.channel_values.retain(|channel, value| &**channel == "log" || saver.keeps_inline(value));
+    let stored =
+        saver.put(&stored, &next, &metadata, &[("int".into(), 1.into())].into_iter().collect()).await;
+    let found = saver.get_tuple(&stored.unwrap()).await.unwrap().unwrap().checkpoint;
+    assert_eq!(found.channel_values, tuple.checkpoint.channel_values);
+
+    let sealing =
+        database.builder().opaque_values(true).cipher(Cipher::aes(&[7; 16]).unwrap()).build().unwrap();
+    assert!(inline.iter().all(|(_, value, _)| !sealing.keeps_inline(value)));
+}
+
 /// Unnamed statements work without a pooler too, and a pooler shares connections between savers.
 async fn behind_pgbouncer(server: &Server) -> Result<(), Missing> {
     let bouncer = Server::find(Kind::PgBouncer)?;
@@ -313,6 +400,7 @@ fn main() -> ExitCode {
         a_server_that_only_reads,
         listings_go_to_the_replica,
         sealed_rows_are_kept,
+        opaque_values_are_split_as_in_python,
         behind_pgbouncer,
     ])
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Cipher, Place};
+use super::{Cipher, Place, gcm};
 use crate::{ChannelValue, Error, ErrorKind, Result, TypedBytes};
 
 /// How a backend stores values and gives them back: every value passes it on its way to a row and from one.
@@ -15,7 +15,7 @@ pub struct Boundary {
     /// What cannot be opened is given back as it is.
     pub keep_sealed: bool,
     /// Values are another serializer's: nothing is looked into, whatever its tag says, and every blob is given back as
-    /// it came. Ciphertext without a cipher of ours is such a value too.
+    /// it came. Without a cipher, ciphertext of another one is such a value too.
     pub opaque_values: bool,
 }
 
@@ -51,12 +51,12 @@ impl Boundary {
     /// Seals bytes for their place, if there is a cipher.
     ///
     /// # Errors
-    /// [`Crypto`](ErrorKind::Crypto) as [`Cipher::seal`], and for a value that is sealed already, unless values are
-    /// opaque and there is no cipher.
+    /// [`Crypto`](ErrorKind::Crypto) as [`Cipher::seal`], and for a value that is sealed already, unless there is no
+    /// cipher, values are opaque, and it was not sealed here.
     pub fn seal(&self, typed: TypedBytes, place: &Place<'_>) -> Result<TypedBytes> {
         match &self.cipher {
             Some(cipher) => cipher.seal(&typed, place),
-            None if typed.is_sealed() && !self.opaque_values => {
+            None if typed.is_sealed() && !self.is_foreign(&typed) => {
                 Err(Error::crypto("the value is encrypted; open it before it is stored again")
                     .with("tag", &typed.tag))
             }
@@ -68,13 +68,13 @@ impl Boundary {
     ///
     /// # Errors
     /// [`Crypto`](ErrorKind::Crypto) as [`Cipher::open`], and for a sealed value without a cipher, unless sealed values
-    /// are kept or values are opaque.
+    /// are kept, or values are opaque and it was not sealed here.
     pub fn open(&self, typed: TypedBytes, place: &Place<'_>) -> Result<TypedBytes> {
         if !typed.is_sealed() {
             return Ok(typed);
         }
         let Some(cipher) = &self.cipher else {
-            if self.keep_sealed || self.opaque_values {
+            if self.keep_sealed || self.is_foreign(&typed) {
                 return Ok(typed);
             }
             return Err(Error::crypto("the value is encrypted; give the saver a cipher with its key")
@@ -87,6 +87,12 @@ impl Boundary {
             Err(error) if error.kind() == ErrorKind::Crypto => Ok(typed),
             opened => opened,
         }
+    }
+
+    /// Whether a sealed value is nothing to us. What our own cipher bound to its place is not: copied as it is, it could
+    /// not be opened.
+    fn is_foreign(&self, typed: &TypedBytes) -> bool {
+        self.opaque_values && !gcm::is_own(typed)
     }
 
     /// Opens what stands in a place and makes of it what the caller gets.
@@ -126,6 +132,8 @@ mod tests {
             TypedBytes::new("null", &b""[..]),
             TypedBytes::new("my own", &b"\xff"[..]),
             sealed(),
+            TypedBytes::new("own+aes256gcm", &b"of a cipher with the name of ours"[..]),
+            TypedBytes::new("own+aes256gcm", &b"\x01\x02"[..]),
         ] {
             let value = ChannelValue::Blob(typed.clone());
             let stored = opaque.seal_value(&value, &HERE).unwrap();
@@ -146,6 +154,9 @@ mod tests {
         let value = ChannelValue::Blob(TypedBytes::msgpack(&b"\xc1 no MessagePack"[..]));
         let stored = opaque.seal_value(&value, &HERE).unwrap();
         assert!(stored.is_sealed());
+        let without = Boundary { cipher: None, ..opaque.clone() };
+        assert_eq!(without.open(stored.clone(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
+        assert_eq!(without.seal(stored.clone(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
         assert_eq!(opaque.open_value(stored, &HERE).unwrap(), value);
         assert_eq!(opaque.seal(sealed(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
         assert_eq!(opaque.open(sealed(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);

@@ -28,6 +28,14 @@ pub(super) fn key_id(sealed: &[u8]) -> Option<&[u8]> {
     }
 }
 
+/// Whether a value was sealed here, and not by a cipher of somebody else's that has the same name.
+pub(super) fn is_own(typed: &TypedBytes) -> bool {
+    let has_id = |id: &[u8]| {
+        !id.is_empty() && str::from_utf8(id).is_ok() && typed.data.len() >= 2 + id.len() + NONCE + TAG
+    };
+    typed.tag.ends_with(super::BOUND_SUFFIX) && key_id(&typed.data).is_some_and(has_id)
+}
+
 impl Key {
     pub(super) fn new(id: &str, key: &[u8]) -> Result<Self> {
         if id.is_empty() || u8::try_from(id.len()).is_err() {

@@ -23,7 +23,7 @@ pub enum Style {
 }
 
 /// Parses JSON as Python's `json.loads` does: `NaN` and infinities are numbers, the last of equal keys counts.
-/// Integers beyond 64 bits become doubles; half a surrogate pair becomes `?`, as where Python encodes it.
+/// Integers beyond 64 bits become doubles, beyond those infinities; half a surrogate pair becomes `?`, as where Python encodes it.
 ///
 /// # Errors
 /// [`Codec`](crate::ErrorKind::Codec) for what is no JSON or nested 128 levels deep.
@@ -140,16 +140,23 @@ fn number(text: &str) -> Option<(usize, Value)> {
             return Some((token.len(), value));
         }
     }
-    // A double that overflows is an infinity for Python.
+    // A double that overflows is an infinity for Python. An integer is not, but nothing here holds it.
     if !text.starts_with(['-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']) {
         return None;
     }
     let len = numeral(text);
     let token = text.get(..len)?;
     let mantissa = token.get(..token.find(['e', 'E']).unwrap_or(len))?;
-    serde_json::from_str::<serde_json::Number>(mantissa).ok()?;
     let number: f64 = token.parse().ok()?;
-    (number.is_infinite() && token.contains(['.', 'e', 'E'])).then_some((len, Value::Float(number)))
+    (is_mantissa(mantissa) && number.is_infinite()).then_some((len, Value::Float(number)))
+}
+
+/// Whether a text is a JSON number without exponent, of any size.
+fn is_mantissa(text: &str) -> bool {
+    let text = text.strip_prefix('-').unwrap_or(text);
+    let (whole, fraction) = text.split_once('.').map_or((text, None), |(whole, rest)| (whole, Some(rest)));
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_digits(whole) && (whole == "0" || !whole.starts_with('0')) && fraction.is_none_or(is_digits)
 }
 
 /// How many characters of a number stand first.
@@ -387,6 +394,10 @@ mod tests {
             parse(b"123456789012345678901234567890").unwrap(),
             Value::Float(1.234_567_890_123_456_8e29)
         );
+        let beyond = format!("{{\"a\": -1{0}, \"b\": [1{0}, \"1{0}\"]}}", "0".repeat(400));
+        let value = parse(beyond.as_bytes()).unwrap();
+        assert_eq!(value.get("a"), Some(&Value::Float(f64::NEG_INFINITY)));
+        assert!(plain(&value).contains("[Infinity, \"1000"));
         for bad in [
             "",
             "{",
@@ -396,6 +407,8 @@ mod tests {
             "[NaN,]",
             "nul",
             "01e999",
+            "1.e999",
+            ".5e999",
             "\"\\ud800",
             "\"\\",
             "{NaN: 1}",

@@ -169,13 +169,15 @@ async fn what_may_be_refused(ctx: Ctx) -> Done {
 async fn one_form(ctx: Ctx) -> Done {
     let blob =
         |value: Value| Ok::<_, crate::Failure>(ChannelValue::Blob(TypedBytes::msgpack(value.to_msgpack()?)));
-    let forms: [(&str, ChannelValue, ChannelValue); 6] = [
+    let log = snapshot(&list(&[1]))?;
+    let forms: [(&str, ChannelValue, ChannelValue); 7] = [
         ("int", blob(5.into())?, 5.into()),
         ("text", blob("text".into())?, "text".into()),
         ("null", blob(Value::Nil)?, ChannelValue::Null),
         ("null tag", TypedBytes::new("null", Bytes::new()).into(), ChannelValue::Null),
         ("bytes", blob(Value::Bin(Bytes::from_static(b"b")))?, bytes(&b"b"[..])),
         ("bool", blob(true.into())?, true.into()),
+        ("snapshot", ChannelValue::DeltaSnapshot(log.to_typed()?), log),
     ];
     let made = forms
         .iter()
