@@ -216,14 +216,13 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) fn new(schema: &str) -> Self {
         let s = schema;
-        let by_key = |prefix, key| by_key(s, prefix, key, "");
         Self {
             schema: s.to_owned(),
-            get: format!("SELECT 0, item.* FROM ({}) item", by_key("$1", "$2")),
+            get: by_key(s, "0, ", "$1", "$2", ""),
             get_many: format!(
                 "SELECT (wanted.at - 1)::int4, item.* FROM unnest($1::text[], $2::text[]) WITH ORDINALITY wanted(prefix, key, at) \
                  CROSS JOIN LATERAL ({}) item",
-                by_key("wanted.prefix", "wanted.key")
+                by_key(s, "", "wanted.prefix", "wanted.key", "")
             ),
             // Whoever else has a row writes it, or refreshes it too; nobody waits for that. What Python rounded to no
             // minutes at all is not cut off.
@@ -280,7 +279,7 @@ impl Statements {
             let exact_up_to = params.bind(reach.exact_up_to, Type::INT8);
             let nearest = params.bind_number(reach.nearest);
             let counted = below.counted(s, &format!("{exact_up_to} + 1"));
-            let item = by_key(s, "v.prefix", "v.key", &filtered);
+            let item = by_key(s, "", "v.prefix", "v.key", &filtered);
             (
                 format!(
                     "SELECT CASE WHEN {exact_up_to} = {ALL} THEN true ELSE ({counted}) <= {exact_up_to} END AS items"
@@ -308,7 +307,7 @@ impl Statements {
                  WHERE (SELECT items FROM few) AND {ALIVE}{of_items}{filtered} AND own.distance IS NOT NULL"
             )
         };
-        let item = by_key(s, "best.prefix", "best.key", "");
+        let item = by_key(s, "", "best.prefix", "best.key", "");
         Ok(format!(
             "WITH query AS MATERIALIZED (SELECT ({vector})::{vector_type} AS v), few AS MATERIALIZED ({few}), \
              exact AS MATERIALIZED ({exact}), \
@@ -452,12 +451,13 @@ impl Statements {
     }
 }
 
-/// Finds one item that meets further conditions. By range and order instead of equality: a server that knows little of
-/// the table could otherwise take the index on prefixes, and look at a whole namespace for one item. With its limit it is
-/// run for each of those that it is joined to, and never becomes a join with all of the table.
-fn by_key(schema: &str, prefix: &str, key: &str, conditions: &str) -> String {
+/// Finds one item that meets further conditions; something may stand before its columns. By range and order instead of
+/// equality: a server that knows little of the table could otherwise take the index on prefixes, and look at a whole
+/// namespace for one item. With its limit it is run for each of those that it is joined to, and never becomes a join with
+/// all of the table.
+fn by_key(schema: &str, first: &str, prefix: &str, key: &str, conditions: &str) -> String {
     format!(
-        "SELECT {COLUMNS} FROM {schema}store s WHERE s.prefix = {prefix} AND s.key >= {key} AND s.key <= {key} \
+        "SELECT {first}{COLUMNS} FROM {schema}store s WHERE s.prefix = {prefix} AND s.key >= {key} AND s.key <= {key} \
          AND {ALIVE}{conditions} ORDER BY s.prefix, s.key LIMIT 1"
     )
 }

@@ -66,7 +66,7 @@ impl Writer {
         json!({"stamp": stamp, "number": number, "text": format!("words of {stamp}"), "tags": tags})
     }
 
-    fn put(&self, namespace: [&str; 2], key: impl ToString, number: u64) -> Op {
+    fn put(&self, namespace: [&str; 2], key: &impl ToString, number: u64) -> Op {
         let value = JsonObject::new(&self.value(number)).unwrap();
         Op::Put(PutOp::new(namespace.map(str::to_owned), key.to_string(), value))
     }
@@ -74,14 +74,14 @@ impl Writer {
     /// All items of the group, and a pair of the writer's own: whole or not at all.
     fn batch(&self, number: u64) -> Vec<Op> {
         let group = ["group", self.group.as_str()];
-        let mut ops: Vec<_> = (0..SHARED).map(|key| self.put(group, key, number)).collect();
+        let mut ops: Vec<_> = (0..SHARED).map(|key| self.put(group, &key, number)).collect();
         ops.push(if number.is_multiple_of(2) {
-            self.put(group, "extra", number)
+            self.put(group, &"extra", number)
         } else {
             Op::Put(PutOp::delete(group.map(str::to_owned), "extra"))
         });
-        ops.push(self.put(["own", &self.name], number, number));
-        ops.push(self.put(["mate", &self.name], number, number));
+        ops.push(self.put(["own", &self.name], &number, number));
+        ops.push(self.put(["mate", &self.name], &number, number));
         // Batches that meet have their items in opposite orders.
         if number % 4 < 2 {
             ops.reverse();
@@ -413,8 +413,8 @@ async fn batches_meet_in_opposite_orders(server: &Server) {
                 let mut ops = writer.batch(number);
                 // These are nobody's alone either.
                 let key = (number + at) % 7;
-                ops.insert(usize::try_from(key).unwrap(), writer.put(["loose", "items"], key, number));
-                ops.push(writer.put(["loose", "items"], 6 - key, number));
+                ops.insert(usize::try_from(key).unwrap(), writer.put(["loose", "items"], &key, number));
+                ops.push(writer.put(["loose", "items"], &(6 - key), number));
                 if at % 2 == 0 {
                     ops.reverse();
                 }

@@ -1,7 +1,7 @@
 //! How the server runs the store's statements: by its indexes, whatever the tables hold and whatever is known of them.
 //! A plan that reads all of a table for one item or for a small namespace is found here.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -160,12 +160,12 @@ fn check_call(call: &str, analyzed: bool, plan: &Plan) -> Result<(), &'static st
 async fn check(database: &Database, ann: AnnIndex, analyzed: bool, state: &str) {
     let searches = Search::all();
     let ops = searches.iter().map(|search| search.op()).chain(listings()).collect();
-    let mut searched = searches.iter();
+    let mut unseen = searches.iter();
     let mut checked = 0;
     for (call, sql, plan) in store(database, ann).plans(ops).await.unwrap() {
         let plan = Plan::parse(&plan);
         let (what, fits) = if call.starts_with("search") {
-            let search = *searched.next().unwrap();
+            let search = *unseen.next().unwrap();
             (format!("{call} {search:?}"), check_search(search, ann, analyzed, &plan))
         } else {
             (call.to_owned(), check_call(call, analyzed, &plan))

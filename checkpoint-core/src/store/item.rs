@@ -105,7 +105,9 @@ fn keep_last_entries(value: &mut Value) {
             if stays.contains(&false) {
                 entries.retain(|_| stays.pop().unwrap_or(true));
             }
-            entries.iter_mut().for_each(|(_, value)| keep_last_entries(value));
+            for (_, value) in entries {
+                keep_last_entries(value);
+            }
         }
         _ => {}
     }
