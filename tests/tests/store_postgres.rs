@@ -103,7 +103,7 @@ impl Postgres {
 #[async_trait]
 impl StoreTarget for Postgres {
     fn name(&self) -> &str {
-        self.indexes.map_or(self.server.name(), |indexes| indexes.name)
+        self.indexes.map_or_else(|| self.server.name(), |indexes| indexes.name)
     }
 
     fn concerns(&self, group: &str) -> bool {
