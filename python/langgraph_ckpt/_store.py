@@ -183,9 +183,6 @@ class Store(BaseStore):
     ) -> None:
         await self.aclose()
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._native!r})"
-
     def _embed(self, documents: list[str], queries: list[str]) -> tuple[Any, Any]:
         embeddings = self.embeddings
         assert embeddings is not None, "only an index asks for vectors"
