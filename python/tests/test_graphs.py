@@ -236,7 +236,8 @@ def test_what_has_finished_is_not_run_again(saver: Any, flow: Flow, config: dict
     broken = {"yes": True}
 
     def written() -> list[tuple[str, Any]]:
-        return [(channel, value) for _, channel, value in saver.get_tuple(config).pending_writes]
+        found = saver.get_tuple(config)
+        return [(channel, value) for _, channel, value in found.pending_writes] if found else []
 
     def good(state: State) -> State:
         calls["good"] += 1
