@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use checkpoint_core::cipher::Place;
-use checkpoint_core::delta::{self, Link};
+use checkpoint_core::delta::{self, CheckpointReader, Link};
 use checkpoint_core::{Error, Result, Str, TypedBytes};
 use rusqlite::Row;
 
@@ -267,7 +267,7 @@ fn link(config: &Config, open: &Open, place: (&str, &str, &str)) -> Result<Optio
     let read = |row: &Row<'_>| {
         let read = || {
             let typed = row::open_checkpoint(&config.boundary.strict(), row::typed(row, 2)?, place)?;
-            let channels = row::look(config, &typed, |reader, typed| reader.outline(typed))?;
+            let channels = row::look(config, &typed, CheckpointReader::outline)?;
             Ok(Link::new(channels, row::metadata(row, 4)?, row::optional_text(row, 1)?))
         };
         read().map_err(|error| at_row(error, place.0, place.1, place.2))
