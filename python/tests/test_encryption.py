@@ -54,6 +54,10 @@ def encrypted(key: bytes = KEY) -> EncryptedSerializer:
     return EncryptedSerializer.from_pycryptodome_aes(key=key)
 
 
+# Rows in Python's format are for LangGraph's serializer to open, which says so in its own way.
+NO_KEY = (ValueError, NotImplementedError)
+
+
 def run_halfway(flow: Flow, saver: Any, config: dict[str, Any]) -> None:
     flow(asking(saver)).invoke({"scalar": SECRET, "log": [f"{SECRET} begins"]}, config)
 
@@ -131,9 +135,10 @@ CIPHERS: dict[str, Callable[[], Any]] = {
 }
 
 
+@kinds(lasting=True)
 @pytest.mark.parametrize("cipher", CIPHERS.values(), ids=list(CIPHERS))
 def test_our_cipher(
-    open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any], kind: Kind, cipher: Callable[[], Any]
+    open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any], cipher: Callable[[], Any]
 ) -> None:
     saver = open_saver(cipher=cipher())
     run_halfway(flow, saver, config)
@@ -168,7 +173,7 @@ def test_our_cipher_leaves_no_clear_text(
     # What is not sealed can be seen, so that this test can fail.
     assert config["configurable"]["thread_id"].encode() in text
     # Whoever has not the key gets nothing, and an error that says so.
-    with open_saver() as saver, pytest.raises(ValueError, match="(?i)cipher|key|encrypt"):
+    with open_saver() as saver, pytest.raises(NO_KEY, match="(?i)cipher|key|aes"):
         flow(saver).get_tuple(config)
     with open_saver(cipher=Cipher.aes_gcm("k1", OTHER)) as saver, pytest.raises(ValueError):
         flow(saver).get_tuple(config)
@@ -204,6 +209,7 @@ def test_keys_rotate(open_saver: Callable[..., Any], flow: Flow, config: dict[st
         assert flow(saver).get_tuple(config).checkpoint["channel_values"]["scalar"] == SECRET
 
 
+@kinds(lasting=True)
 def test_serializer_and_cipher_together_are_refused(
     open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any]
 ) -> None:
@@ -218,6 +224,7 @@ def test_keys_of_a_wrong_length(make: Callable[[], Any]) -> None:
         make()
 
 
+@kinds(lasting=True)
 def test_keys_are_not_shown(kind: Kind, place: str) -> None:
     key = b"0123456789abcdef0123456789abcdef"
     cipher = Cipher.aes_gcm("k1", key)
