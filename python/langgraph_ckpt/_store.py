@@ -285,7 +285,9 @@ def read_ttl(ttl: Mapping[str, Any] | None) -> tuple[TTLConfig | None, float | N
     return TTLConfig(**ttl), ttl.get("default_ttl"), ttl.get("refresh_on_read", True)
 
 
-def _refuse_others(what: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
+def _refuse_others(what: str, given: object, known: Iterable[str]) -> None:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} is a dict, not {type(given).__name__}")
     others = sorted(given.keys() - set(known))
     if others:
         raise ValueError(f"{what} has unknown keys: {', '.join(others)}; it takes {', '.join(sorted(known))}")
