@@ -2,7 +2,8 @@
 //!
 //! What a call returns is made into Python objects on the thread that asked, not on one of the runtime's: a thread that
 //! does I/O never waits for the GIL. So the runtime tells an event loop through a socket that calls have ended, all that
-//! did since the loop last looked.
+//! did since the loop last looked. (pyo3-async-runtimes ends each call on the runtime's thread, which then waits for the GIL,
+//! and keeps a runtime that does not survive `fork`.)
 
 use std::mem;
 use std::pin::Pin;

@@ -44,10 +44,7 @@ impl Listing {
                 // A call that is dropped while it waits leaves the listing at its end.
                 let before = mem::replace(&mut *lock(&state), State::Over);
                 let mut stream = match before {
-                    State::New(query) => {
-                        backend.ready().await?;
-                        backend.saver.list(query)
-                    }
+                    State::New(query) => backend.ready().await?.list(query),
                     State::Open(stream) => stream,
                     State::Over => return Ok(None),
                 };

@@ -137,13 +137,44 @@ impl Wake for Woken {
     }
 }
 
+/// What has threads or connections of its own. Its end may wait for them, and they may want the GIL, so it is dropped
+/// without it; in a child of `fork` it is left alone, because they are the parent's.
+pub(crate) struct Resource<T: Send> {
+    content: Option<T>,
+    process: u32,
+}
+
+impl<T: Send> Resource<T> {
+    pub(crate) fn new(content: T) -> Self {
+        Self { content: Some(content), process: process::id() }
+    }
+
+    /// What it is; nothing only while it is dropped.
+    pub(crate) fn get(&self) -> Option<&T> {
+        self.content.as_ref()
+    }
+}
+
+impl<T: Send> Drop for Resource<T> {
+    fn drop(&mut self) {
+        let mut content = self.content.take();
+        if self.process != process::id() {
+            mem::forget(content);
+            return;
+        }
+        // Whoever has the GIL here lets go of it. When the interpreter is at its end there is none.
+        let _ = Python::try_attach(|py| py.detach(|| drop(content.take())));
+        drop(content);
+    }
+}
+
 /// A saver or a store, until it is closed, and in the process that made it. Clones share it.
 pub(crate) struct Opened<T: Send + 'static>(Arc<Holder<T>>);
 
 struct Holder<T: Send + 'static> {
     what: &'static str,
     process: u32,
-    content: Mutex<Option<T>>,
+    content: Mutex<Option<Resource<T>>>,
 }
 
 trait Close: Send + Sync {
@@ -153,7 +184,11 @@ trait Close: Send + Sync {
 impl<T: Clone + Send + 'static> Opened<T> {
     /// Holds what was opened; `what` is how messages call it, such as `saver`.
     pub(crate) fn new(_py: Python<'_>, what: &'static str, content: T) -> Self {
-        let holder = Arc::new(Holder { what, process: process::id(), content: Mutex::new(Some(content)) });
+        let holder = Arc::new(Holder {
+            what,
+            process: process::id(),
+            content: Mutex::new(Some(Resource::new(content))),
+        });
         let closable: Arc<dyn Close> = Arc::clone(&holder) as _;
         let mut opened = lock(&OPENED);
         opened.retain(|known| known.strong_count() > 0);
@@ -170,11 +205,11 @@ impl<T: Clone + Send + 'static> Opened<T> {
                  new {what} in the child"
             )));
         }
-        let open = lock(content).clone();
+        let open = lock(content).as_ref().and_then(Resource::get).cloned();
         open.ok_or_else(|| PyRuntimeError::new_err(format!("this {what} is closed; make a new one")))
     }
 
-    /// Closes it, once calls that are under way have ended. May be repeated. Not to be called with the GIL.
+    /// Closes it, once calls that are under way have ended. May be repeated.
     pub(crate) fn close(&self) {
         self.0.close();
     }
@@ -188,19 +223,9 @@ impl<T: Send + 'static> Clone for Opened<T> {
 
 impl<T: Send + 'static> Close for Holder<T> {
     fn close(&self) {
+        // Not dropped under the lock.
         let content = lock(&self.content).take();
-        if self.process == process::id() {
-            drop(content);
-        } else {
-            // Threads and connections are the parent's; to end them would hang, or end the parent's.
-            mem::forget(content);
-        }
-    }
-}
-
-impl<T: Send + 'static> Drop for Holder<T> {
-    fn drop(&mut self) {
-        self.close();
+        drop(content);
     }
 }
 

@@ -15,14 +15,15 @@ use tokio::sync::OnceCell;
 use crate::call::Call;
 use crate::config::{self, from_config, to_config, to_query};
 use crate::convert::{from_version, to_metadata, to_str, to_strings, to_version, to_versions};
+use crate::error::OrRaise;
 use crate::list::Listing;
-use crate::runtime::Opened;
+use crate::runtime::{Opened, Resource};
 use crate::tuple::{self, Layout, Serde};
 
 /// A backend, and how it wants its checkpoints.
 #[derive(Clone)]
 pub(crate) struct Backend {
-    pub(crate) saver: Arc<dyn BaseCheckpointSaver>,
+    saver: Arc<Resource<Box<dyn BaseCheckpointSaver>>>,
     pub(crate) layout: Layout,
     /// Where `setup()` is no step of a deployment, the first call makes up for it.
     set_up: Option<Arc<OnceCell<()>>>,
@@ -31,7 +32,12 @@ pub(crate) struct Backend {
 
 impl Backend {
     pub(crate) fn new(saver: impl BaseCheckpointSaver, layout: Layout) -> Self {
-        Self { saver: Arc::new(saver), layout, set_up: None, at_once: false }
+        Self { saver: Arc::new(Resource::new(Box::new(saver))), layout, set_up: None, at_once: false }
+    }
+
+    fn open(&self) -> Result<&dyn BaseCheckpointSaver> {
+        let saver = self.saver.get().map(|saver| &**saver);
+        saver.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the saver is closed"))
     }
 
     /// The first call runs `setup()`.
@@ -46,12 +52,13 @@ impl Backend {
         self
     }
 
-    /// To be awaited before any other call.
-    pub(crate) async fn ready(&self) -> Result<()> {
-        match &self.set_up {
-            Some(done) => done.get_or_try_init(|| self.saver.setup()).await.map(|()| ()),
-            None => Ok(()),
+    /// The saver, ready for any call but `setup()`.
+    pub(crate) async fn ready(&self) -> Result<&dyn BaseCheckpointSaver> {
+        let saver = self.open()?;
+        if let Some(done) = &self.set_up {
+            done.get_or_try_init(|| saver.setup()).await?;
         }
+        Ok(saver)
     }
 
     /// A call of this backend.
@@ -84,14 +91,14 @@ fn nothing(py: Python<'_>, (): ()) -> PyResult<Py<PyAny>> {
 impl NativeSaver {
     /// The backend's name.
     #[getter]
-    fn backend(&self) -> PyResult<&'static str> {
-        Ok(self.backend.get()?.saver.backend())
+    fn backend(&self, py: Python<'_>) -> PyResult<&'static str> {
+        Ok(self.backend.get()?.open().or_raise(py)?.backend())
     }
 
     fn setup(&self) -> PyResult<Call> {
         let backend = self.backend.get()?;
-        let saver = Arc::clone(&backend.saver);
-        Ok(backend.call(async move { saver.setup().await }, nothing))
+        let caller = backend.clone();
+        Ok(caller.call(async move { backend.open()?.setup().await }, nothing))
     }
 
     fn close(&self) -> Call {
@@ -100,10 +107,7 @@ impl NativeSaver {
             async move {
                 // It may wait for threads, and for the disk.
                 let closed = tokio::task::spawn_blocking(move || backend.close()).await;
-                closed.map_err(|error| {
-                    checkpoint_core::Error::new(checkpoint_core::ErrorKind::Backend, "closing failed")
-                        .with_source(error)
-                })
+                closed.map_err(|error| Error::new(ErrorKind::Backend, "closing failed").with_source(error))
             },
             nothing,
         )
@@ -116,8 +120,8 @@ impl NativeSaver {
         let caller = backend.clone();
         Ok(caller.call(
             async move {
-                backend.ready().await?;
-                backend.saver.get_tuple(&config).await
+                let saver = backend.ready().await?;
+                saver.get_tuple(&config).await
             },
             move |py, found| match found {
                 Some(found) => tuple::from_tuple(py, &layout, &serde, &found),
@@ -129,6 +133,7 @@ impl NativeSaver {
     #[pyo3(signature = (serde, config, filter, before, limit))]
     fn list(
         &self,
+        py: Python<'_>,
         serde: &Bound<'_, PyAny>,
         config: Option<&Bound<'_, PyAny>>,
         filter: Option<&Bound<'_, PyAny>>,
@@ -136,7 +141,7 @@ impl NativeSaver {
         limit: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Listing> {
         let backend = self.backend.get()?;
-        let query = to_query(backend.saver.backend(), config, filter, before, limit)?;
+        let query = to_query(backend.open().or_raise(py)?.backend(), config, filter, before, limit)?;
         Ok(Listing::new(backend, query, Serde::new(serde)))
     }
 
@@ -165,8 +170,8 @@ impl NativeSaver {
         let caller = backend.clone();
         Ok(caller.call(
             async move {
-                backend.ready().await?;
-                backend.saver.put(&put.config, &put.checkpoint, &put.metadata, &put.new_versions).await
+                let saver = backend.ready().await?;
+                saver.put(&put.config, &put.checkpoint, &put.metadata, &put.new_versions).await
             },
             |py, config| Ok(from_config(py, &config)?.into_any().unbind()),
         ))
@@ -187,8 +192,8 @@ impl NativeSaver {
         let caller = backend.clone();
         Ok(caller.call(
             async move {
-                backend.ready().await?;
-                backend.saver.put_writes(&config, &writes, &task_id, &task_path).await
+                let saver = backend.ready().await?;
+                saver.put_writes(&config, &writes, &task_id, &task_path).await
             },
             nothing,
         ))
@@ -200,8 +205,8 @@ impl NativeSaver {
         let caller = backend.clone();
         Ok(caller.call(
             async move {
-                backend.ready().await?;
-                backend.saver.delete_thread(&thread_id).await
+                let saver = backend.ready().await?;
+                saver.delete_thread(&thread_id).await
             },
             nothing,
         ))
@@ -213,8 +218,8 @@ impl NativeSaver {
         let caller = backend.clone();
         Ok(caller.call(
             async move {
-                backend.ready().await?;
-                backend.saver.delete_for_runs(&references(&run_ids)).await
+                let saver = backend.ready().await?;
+                saver.delete_for_runs(&references(&run_ids)).await
             },
             nothing,
         ))
@@ -226,8 +231,8 @@ impl NativeSaver {
         let caller = backend.clone();
         Ok(caller.call(
             async move {
-                backend.ready().await?;
-                backend.saver.copy_thread(&source, &target).await
+                let saver = backend.ready().await?;
+                saver.copy_thread(&source, &target).await
             },
             nothing,
         ))
@@ -248,8 +253,8 @@ impl NativeSaver {
         let caller = backend.clone();
         Ok(caller.call(
             async move {
-                backend.ready().await?;
-                backend.saver.prune(&references(&thread_ids), strategy).await
+                let saver = backend.ready().await?;
+                saver.prune(&references(&thread_ids), strategy).await
             },
             nothing,
         ))
@@ -271,8 +276,8 @@ impl NativeSaver {
                 if channels.is_empty() {
                     return Ok(BTreeMap::new());
                 }
-                backend.ready().await?;
-                backend.saver.get_delta_channel_history(&config, &references(&channels)).await
+                let saver = backend.ready().await?;
+                saver.get_delta_channel_history(&config, &references(&channels)).await
             },
             move |py, histories| from_histories(py, &serde, &asked, &histories),
         ))

@@ -6,7 +6,7 @@ use checkpoint_core::{
     Bytes, ChannelValue, ChannelValues, ChannelVersions, Checkpoint, CheckpointTuple, PendingWrite, Str,
     TypedBytes,
 };
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -71,8 +71,9 @@ impl Serde {
             "msgpack" => intern!(py, "msgpack").clone(),
             tag => PyString::new(py, tag),
         };
-        let typed = (tag, PyBytes::new(py, &typed.data));
-        self.object.bind(py).call_method1(intern!(py, "loads_typed"), (typed,))
+        let pair = (tag, PyBytes::new(py, &typed.data));
+        let loaded = self.object.bind(py).call_method1(intern!(py, "loads_typed"), (pair,));
+        loaded.map_err(|error| if typed.is_sealed() { without_key(py, &typed.tag, error) } else { error })
     }
 
     /// Takes a checkpoint apart that is one value.
@@ -84,6 +85,18 @@ impl Serde {
     pub(crate) fn blob(&self, value: &Bound<'_, PyAny>) -> PyResult<ChannelValue> {
         self.dumps(value).map(ChannelValue::Blob)
     }
+}
+
+/// A serializer that does not know of encryption says that it does not know the type.
+fn without_key(py: Python<'_>, tag: &str, error: PyErr) -> PyErr {
+    if !error.is_instance_of::<PyNotImplementedError>(py) {
+        return error;
+    }
+    let refused = PyValueError::new_err(format!(
+        "the value is encrypted ({tag}); give the saver a cipher with its key, or LangGraph's EncryptedSerializer as serde"
+    ));
+    refused.set_cause(py, Some(error));
+    refused
 }
 
 fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Bytes> {

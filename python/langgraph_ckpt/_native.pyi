@@ -1,0 +1,116 @@
+"""What the Rust half offers to the Python files beside it. Of it, users see `Cipher`."""
+
+import os
+from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.store.base import Op, Result
+
+T = TypeVar("T")
+
+__version__: str
+
+def shut_down() -> None:
+    """Closes what is still open and ends the runtime: for the exit of the interpreter."""
+
+class Call(Awaitable[T], Generic[T]):
+    """A call that has not begun: `wait()` makes it and blocks, `await` makes it without blocking."""
+
+    def wait(self) -> T: ...
+    def __await__(self) -> Generator[Any, None, T]: ...
+
+class Cipher:
+    """Seals what a saver stores, and opens it when it is read: one key seals, every key of the ring opens."""
+
+    @staticmethod
+    def aes_gcm(key_id: str, key: bytes) -> Cipher:
+        """Seals with AES-256-GCM: a key of 32 bytes, and a name for it of 1 to 255 bytes that is stored with each value.
+
+        A value is bound to its place, so that no row can be moved elsewhere. LangGraph's own savers cannot read it.
+        """
+
+    @staticmethod
+    def aes(key: bytes) -> Cipher:
+        """Seals as LangGraph's `EncryptedSerializer.from_pycryptodome_aes` does: AES-EAX with a key of 16, 24 or 32 bytes."""
+
+    @staticmethod
+    def from_env() -> Cipher | None:
+        """Seals as `aes` does, with the key in the variable `LANGGRAPH_AES_KEY`; `None` where that is not set."""
+
+    def and_open_aes_gcm(self, key_id: str, key: bytes) -> Cipher:
+        """The same with one more key that opens values which `aes_gcm` sealed under this name."""
+
+    def and_open_aes(self, key: bytes) -> Cipher:
+        """The same with one more key that opens values which `aes` or LangGraph sealed."""
+
+class Listing:
+    """A listing that is under way."""
+
+    def next(self) -> Call[CheckpointTuple | None]: ...
+
+class Saver:
+    """The native half of a checkpointer, over any backend."""
+
+    @property
+    def backend(self) -> str: ...
+    def setup(self) -> Call[None]: ...
+    def close(self) -> Call[None]: ...
+    def get_tuple(self, serde: SerializerProtocol, config: RunnableConfig) -> Call[CheckpointTuple | None]: ...
+    def list(
+        self,
+        serde: SerializerProtocol,
+        config: RunnableConfig | None,
+        filter: Mapping[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> Listing: ...
+    def put(
+        self,
+        serde: SerializerProtocol,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> Call[RunnableConfig]: ...
+    def put_writes(
+        self,
+        serde: SerializerProtocol,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+    ) -> Call[None]: ...
+    def delete_thread(self, thread_id: str) -> Call[None]: ...
+    def delete_for_runs(self, run_ids: Sequence[str]) -> Call[None]: ...
+    def copy_thread(self, source: str, target: str) -> Call[None]: ...
+    def prune(self, thread_ids: Sequence[str], strategy: str) -> Call[None]: ...
+    def get_delta_channel_history(
+        self, serde: SerializerProtocol, config: RunnableConfig, channels: Sequence[str]
+    ) -> Call[dict[str, DeltaChannelHistory]]: ...
+    def get_next_version(self, current: str | int | float | None) -> str: ...
+
+def memory_saver() -> Saver: ...
+def sqlite_saver(
+    path: str | os.PathLike[str],
+    *,
+    reader: SerializerProtocol | None,
+    cipher: Cipher | None,
+    options: dict[str, Any],
+) -> Saver: ...
+def postgres_saver(
+    url: str,
+    *,
+    cipher: Cipher | None,
+    read_replica: str | None,
+    compression: str,
+    options: dict[str, Any],
+) -> Saver: ...
