@@ -114,3 +114,46 @@ def postgres_saver(
     compression: str,
     options: dict[str, Any],
 ) -> Saver: ...
+
+class StoreIndex:
+    """What makes a store search by meaning; `langgraph_ckpt._store` reads it from the users' dict."""
+
+    def __init__(
+        self,
+        *,
+        dims: int,
+        fields: list[str],
+        embeddings: str,
+        distance: str,
+        kind: str,
+        vector_type: str,
+        m: int | None,
+        ef_construction: int | None,
+        lists: int | None,
+    ) -> None: ...
+
+class Batch:
+    """Operations that were checked, to be run once."""
+
+    @property
+    def texts(self) -> tuple[list[str], list[str]]:
+        """The texts to be embedded as documents, and those to be embedded as queries."""
+
+class Store:
+    """What `InMemoryStore` and `PostgresStore` hold."""
+
+    @staticmethod
+    def memory(index: StoreIndex | None, default_ttl: float | None, refresh_on_read: bool) -> Store: ...
+    @staticmethod
+    def postgres(
+        url: str,
+        index: StoreIndex | None,
+        default_ttl: float | None,
+        refresh_on_read: bool,
+        options: dict[str, Any],
+    ) -> Store: ...
+    def prepare(self, ops: Iterable[Op]) -> Batch: ...
+    def run(self, batch: Batch, documents: Iterable[Iterable[float]], queries: Iterable[Iterable[float]]) -> Call[list[Result]]: ...
+    def setup(self) -> Call[None]: ...
+    def sweep_ttl(self) -> Call[int]: ...
+    def close(self) -> None: ...

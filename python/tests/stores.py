@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import langgraph_ckpt
+import psycopg
 import pytest
+from conftest import make_url
 from langchain_core.embeddings import Embeddings
 
 DIMS = 64
@@ -93,6 +95,26 @@ def open_store(store_place: str | None) -> Iterator[Callable[..., Any]]:
         yield open_ready
 
 
+@pytest.fixture(scope="session")
+def plain_url(postgres_database: str) -> str:
+    """The URL of a schema with the tables of a store without an index, which tests share."""
+    url = make_url(postgres_database, schema="plain_store")
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA plain_store")
+    with langgraph_ckpt.PostgresStore(url) as store:
+        store.setup()
+    return url
+
+
 @pytest.fixture
-def store(open_store: Callable[..., Any]) -> Any:
-    return open_store()
+def store(store_kind: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """An empty store without an index."""
+    if store_kind == "memory":
+        with langgraph_ckpt.InMemoryStore() as store:
+            yield store
+        return
+    url = request.getfixturevalue("plain_url")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("TRUNCATE store")
+    with langgraph_ckpt.PostgresStore(url) as store:
+        yield store

@@ -22,7 +22,7 @@ from langgraph.store.base import (
     SearchItem,
     SearchOp,
 )
-from stores import NS, open_store, store, store_kind, store_place  # noqa: F401
+from stores import NS, open_store, plain_url, store, store_kind, store_place  # noqa: F401
 
 
 def keys(found: list[SearchItem]) -> list[str]:
