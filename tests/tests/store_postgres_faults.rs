@@ -38,7 +38,12 @@ const GROUPS: u64 = 3;
 
 fn builder(url: &str) -> PostgresStoreBuilder {
     let index = IndexConfig::new(DIMS, NgramEmbeddings::new(DIMS)).fields(["text", "tags[*]"]);
-    PostgresStore::builder(url).index(index).max_connections(5)
+    patient(PostgresStore::builder(url)).index(index).max_connections(5)
+}
+
+/// A machine may be slow, and a server have much else to do.
+fn patient(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
+    builder.acquire_timeout(Duration::from_secs(600)).connect_timeout(Duration::from_secs(60))
 }
 
 async fn set_up(server: &str) -> (Database, PostgresStore) {
@@ -326,7 +331,7 @@ async fn idle_connections_are_cut(server: &Server) {
 async fn futures_are_dropped(server: &Server) {
     let (database, _) = set_up(server.url()).await;
     let build = |builder: PostgresStoreBuilder| builder.max_connections(3).build().unwrap();
-    let without_vectors = build(PostgresStore::builder(database.url()));
+    let without_vectors = build(patient(PostgresStore::builder(database.url())));
     drop_futures(&database, build(builder(database.url())), without_vectors).await;
 }
 
@@ -335,7 +340,7 @@ async fn futures_are_dropped_behind_pgbouncer(server: &Server) -> Result<(), Mis
     let (database, _) = set_up(server.url()).await;
     let url = database.through(bouncer.url());
     let build = |builder: PostgresStoreBuilder| builder.pgbouncer(true).max_connections(3).build().unwrap();
-    drop_futures(&database, build(builder(&url)), build(PostgresStore::builder(&url))).await;
+    drop_futures(&database, build(builder(&url)), build(patient(PostgresStore::builder(&url)))).await;
     Ok(())
 }
 
