@@ -119,14 +119,18 @@ def test_python_reads_what_ours_wrote_and_back(
     def look(saver: Any) -> None:
         assert [one.values for one in flow(asking(saver)).get_state_history(config)][0] == DONE
 
-    if begins == "ours":
-        begin(open_saver(serde=encrypted()))
-        with_peer(flow, kind, place, encrypted(), end)
-    else:
-        with_peer(flow, kind, place, encrypted(), begin)
-        end(open_saver(serde=encrypted()))
-    look(open_saver(serde=encrypted()))
-    with_peer(flow, kind, place, encrypted(), look)
+    def with_ours(use: Callable[[Any], None]) -> None:
+        with open_saver(serde=encrypted()) as saver:
+            use(saver)
+
+    def with_theirs(use: Callable[[Any], None]) -> None:
+        with_peer(flow, kind, place, encrypted(), use)
+
+    first, second = (with_ours, with_theirs) if begins == "ours" else (with_theirs, with_ours)
+    first(begin)
+    second(end)
+    with_ours(look)
+    with_theirs(look)
 
 
 CIPHERS: dict[str, Callable[[], Any]] = {
@@ -191,11 +195,14 @@ def test_our_eax_cipher_is_pythons_format(
 
     if begins == "theirs":
         with_peer(flow, kind, place, encrypted(), use)
-        finish(flow, open_saver(cipher=Cipher.aes(KEY)), config)
-    else:
-        run_halfway(flow, open_saver(cipher=Cipher.aes(KEY)), config)
-        with_peer(flow, kind, place, encrypted(), use)
-        assert flow(asking(open_saver(cipher=Cipher.aes(KEY)))).get_state(config).values == DONE
+        with open_saver(cipher=Cipher.aes(KEY)) as saver:
+            finish(flow, saver, config)
+        return
+    with open_saver(cipher=Cipher.aes(KEY)) as saver:
+        run_halfway(flow, saver, config)
+    with_peer(flow, kind, place, encrypted(), use)
+    with open_saver(cipher=Cipher.aes(KEY)) as saver:
+        assert flow(asking(saver)).get_state(config).values == DONE
 
 
 @kinds(lasting=True)

@@ -6,7 +6,6 @@ import gc
 import operator
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -215,15 +214,30 @@ class Lock:
         pytest.fail("nobody waits")
 
 
+HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+connection.execute("ROLLBACK")
+connection.close()
+"""
+
+
 @pytest.fixture
 def lock(kind: Kind, place: str) -> Callable[[], contextlib.AbstractContextManager[Lock]]:
     @contextlib.contextmanager
     def held() -> Iterator[Lock]:
         if kind.name == "sqlite":
-            with contextlib.closing(sqlite3.connect(place, isolation_level=None)) as connection:
-                connection.execute("BEGIN IMMEDIATE")
+            # By another process: two SQLite libraries in one process do not see each other's locks.
+            command = [sys.executable, "-c", HOLDER, place]
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+                assert holder.stdin is not None and holder.stdout is not None
+                assert holder.stdout.readline() == "held\n"
                 yield Lock(place)
-                connection.execute("ROLLBACK")
+                holder.stdin.close()
+                assert holder.wait() == 0
         else:
             with psycopg.connect(place) as connection:
                 connection.execute("LOCK TABLE checkpoints IN ACCESS EXCLUSIVE MODE")
