@@ -41,6 +41,7 @@
 //! # What Python sees
 //!
 //! The same file, at the same time, from other processes: both sides use SQLite's locks and the write-ahead log.
+//! Not from another copy of SQLite in the same process: the two do not see each other's locks, which belong to the process.
 //! A thread that was begun in Python goes on in Rust, and back. Two generations of files are read and written: those of
 //! `langgraph-checkpoint-sqlite` up to 3.1.1 have no `task_path`, later ones do. [`setup`] adds the column, which the
 //! older Python bears; without `setup` an older file is used as it is and task paths are not kept. As in Python, a
