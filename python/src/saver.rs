@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata,
-    DeltaChannelHistory, PruneStrategy, Result, Str,
+    DeltaChannelHistory, Error, ErrorKind, PruneStrategy, Result, Str,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
