@@ -118,15 +118,14 @@ impl Call {
     }
 
     /// Ends the call with an exception: how a task is cancelled.
-    #[pyo3(signature = (kind, value = None, traceback = None))]
+    #[pyo3(signature = (kind, value = None, _traceback = None))]
     fn throw(
         &self,
         kind: Bound<'_, PyAny>,
         value: Option<Bound<'_, PyAny>>,
-        traceback: Option<Bound<'_, PyAny>>,
+        _traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         self.close();
-        let _ = traceback;
         Err(PyErr::from_value(value.unwrap_or(kind)))
     }
 

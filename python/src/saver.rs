@@ -83,6 +83,7 @@ impl NativeSaver {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "what makes a result may fail, elsewhere")]
 fn nothing(py: Python<'_>, (): ()) -> PyResult<Py<PyAny>> {
     Ok(py.None())
 }
@@ -283,9 +284,9 @@ impl NativeSaver {
         ))
     }
 
+    #[staticmethod]
     #[pyo3(signature = (current))]
     fn get_next_version<'py>(
-        &self,
         py: Python<'py>,
         current: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {

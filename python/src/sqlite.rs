@@ -32,7 +32,7 @@ impl fmt::Debug for Reader {
 
 impl Reader {
     /// Called on threads of the saver, for which those who wait have given up the GIL.
-    fn attached<T>(&self, read: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T> {
+    fn attached<T>(read: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T> {
         let read = Python::try_attach(read);
         let read = read.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the interpreter is exiting"))?;
         read.map_err(|error| Error::codec("the saver's serializer failed").with_source(error))
@@ -41,7 +41,7 @@ impl Reader {
 
 impl CheckpointReader for Reader {
     fn outline(&self, checkpoint: &TypedBytes) -> Result<Outline> {
-        self.attached(|py| {
+        Self::attached(|py| {
             let checkpoint = self.serde.read_whole(py, checkpoint)?;
             let (mut versioned, mut values) = (Vec::new(), Vec::new());
             for_each_entry(&checkpoint.get_item(intern!(py, "channel_versions"))?, |channel, _| {
@@ -57,7 +57,7 @@ impl CheckpointReader for Reader {
     }
 
     fn values(&self, checkpoint: &TypedBytes, channels: &[&str]) -> Result<Vec<Option<ChannelValue>>> {
-        self.attached(|py| {
+        Self::attached(|py| {
             let checkpoint = self.serde.read_whole(py, checkpoint)?;
             let values = checkpoint.get_item(intern!(py, "channel_values"))?;
             let value = |channel: &&str| {
