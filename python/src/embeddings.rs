@@ -13,6 +13,8 @@ use checkpoint_core::{Error, ErrorKind, Result, async_trait};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::convert::type_name;
+
 tokio::task_local! {
     /// The vectors that the running call has brought with it.
     static VECTORS: Arc<Vectors>;
@@ -119,7 +121,7 @@ fn numbers(vector: &Bound<'_, PyAny>) -> PyResult<Vec<f32>> {
 }
 
 fn no_vectors(found: &Bound<'_, PyAny>) -> PyErr {
-    let kind = found.get_type().name().map_or_else(|_| "something else".to_owned(), |name| name.to_string());
+    let kind = type_name(found);
     PyTypeError::new_err(format!("the embeddings return one list of numbers for each text, not {kind}"))
 }
 

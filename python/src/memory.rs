@@ -18,7 +18,7 @@ fn memory_saver(py: Python<'_>) -> NativeSaver {
         carries_over: false,
     });
     let saver = InMemorySaver::new().with_opaque_values(true);
-    NativeSaver::new(py, Backend::new(saver, layout).answers_at_once())
+    NativeSaver::new(py, Backend::new(saver, layout))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

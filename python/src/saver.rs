@@ -27,12 +27,14 @@ pub(crate) struct Backend {
     pub(crate) layout: Layout,
     /// Where `setup()` is no step of a deployment, the first call makes up for it.
     set_up: Option<Arc<OnceCell<()>>>,
+    /// Whether its calls wait for nothing.
     at_once: bool,
 }
 
 impl Backend {
     pub(crate) fn new(saver: impl BaseCheckpointSaver, layout: Layout) -> Self {
-        Self { saver: Arc::new(Resource::new(Box::new(saver))), layout, set_up: None, at_once: false }
+        let at_once = !saver.capabilities().durable;
+        Self { saver: Arc::new(Resource::new(Box::new(saver))), layout, set_up: None, at_once }
     }
 
     fn open(&self) -> Result<&dyn BaseCheckpointSaver> {
@@ -46,12 +48,6 @@ impl Backend {
         self
     }
 
-    /// Its calls wait for nothing.
-    pub(crate) fn answers_at_once(mut self) -> Self {
-        self.at_once = true;
-        self
-    }
-
     /// The saver, ready for any call but `setup()`.
     pub(crate) async fn ready(&self) -> Result<&dyn BaseCheckpointSaver> {
         let saver = self.open()?;
@@ -61,13 +57,19 @@ impl Backend {
         Ok(saver)
     }
 
-    /// A call of this backend.
-    pub(crate) fn call<T: Send + 'static>(
-        &self,
-        future: impl Future<Output = Result<T>> + Send + 'static,
+    /// A call of this backend that ends in a Python object.
+    fn call<T, F>(
+        self,
+        call: impl FnOnce(Self) -> F,
         finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
-    ) -> Call {
-        if self.at_once { Call::at_once(future, finish) } else { Call::new(future, finish) }
+    ) -> Call
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let at_once = self.at_once;
+        let future = call(self);
+        if at_once { Call::at_once(future, finish) } else { Call::new(future, finish) }
     }
 }
 
@@ -98,8 +100,7 @@ impl NativeSaver {
 
     fn setup(&self) -> PyResult<Call> {
         let backend = self.backend.get()?;
-        let caller = backend.clone();
-        Ok(caller.call(async move { backend.open()?.setup().await }, nothing))
+        Ok(backend.call(|backend| async move { backend.open()?.setup().await }, nothing))
     }
 
     fn close(&self) -> Call {
@@ -118,12 +119,8 @@ impl NativeSaver {
         let backend = self.backend.get()?;
         let (config, serde) = (to_config(config)?, Serde::new(serde));
         let layout = backend.layout.clone();
-        let caller = backend.clone();
-        Ok(caller.call(
-            async move {
-                let saver = backend.ready().await?;
-                saver.get_tuple(&config).await
-            },
+        Ok(backend.call(
+            |backend| async move { backend.ready().await?.get_tuple(&config).await },
             move |py, found| match found {
                 Some(found) => tuple::from_tuple(py, &layout, &serde, &found),
                 None => Ok(py.None()),
@@ -168,11 +165,13 @@ impl NativeSaver {
             metadata: to_metadata(metadata)?,
             new_versions,
         };
-        let caller = backend.clone();
-        Ok(caller.call(
-            async move {
-                let saver = backend.ready().await?;
-                saver.put(&put.config, &put.checkpoint, &put.metadata, &put.new_versions).await
+        Ok(backend.call(
+            |backend| async move {
+                backend
+                    .ready()
+                    .await?
+                    .put(&put.config, &put.checkpoint, &put.metadata, &put.new_versions)
+                    .await
             },
             |py, config| Ok(from_config(py, &config)?.into_any().unbind()),
         ))
@@ -190,11 +189,9 @@ impl NativeSaver {
         let config = config::to_config_of_checkpoint(config)?;
         let writes = tuple::to_writes(&Serde::new(serde), writes)?;
         let (task_id, task_path) = (to_str(task_id, "task_id")?, to_str(task_path, "task_path")?);
-        let caller = backend.clone();
-        Ok(caller.call(
-            async move {
-                let saver = backend.ready().await?;
-                saver.put_writes(&config, &writes, &task_id, &task_path).await
+        Ok(backend.call(
+            |backend| async move {
+                backend.ready().await?.put_writes(&config, &writes, &task_id, &task_path).await
             },
             nothing,
         ))
@@ -203,25 +200,15 @@ impl NativeSaver {
     fn delete_thread(&self, thread_id: &Bound<'_, PyAny>) -> PyResult<Call> {
         let backend = self.backend.get()?;
         let thread_id = config::thread_id(thread_id)?;
-        let caller = backend.clone();
-        Ok(caller.call(
-            async move {
-                let saver = backend.ready().await?;
-                saver.delete_thread(&thread_id).await
-            },
-            nothing,
-        ))
+        Ok(backend
+            .call(|backend| async move { backend.ready().await?.delete_thread(&thread_id).await }, nothing))
     }
 
     fn delete_for_runs(&self, run_ids: &Bound<'_, PyAny>) -> PyResult<Call> {
         let backend = self.backend.get()?;
         let run_ids = to_strings(run_ids, "run_ids")?;
-        let caller = backend.clone();
-        Ok(caller.call(
-            async move {
-                let saver = backend.ready().await?;
-                saver.delete_for_runs(&references(&run_ids)).await
-            },
+        Ok(backend.call(
+            |backend| async move { backend.ready().await?.delete_for_runs(&references(&run_ids)).await },
             nothing,
         ))
     }
@@ -229,12 +216,8 @@ impl NativeSaver {
     fn copy_thread(&self, source: &Bound<'_, PyAny>, target: &Bound<'_, PyAny>) -> PyResult<Call> {
         let backend = self.backend.get()?;
         let (source, target) = (config::thread_id(source)?, config::thread_id(target)?);
-        let caller = backend.clone();
-        Ok(caller.call(
-            async move {
-                let saver = backend.ready().await?;
-                saver.copy_thread(&source, &target).await
-            },
+        Ok(backend.call(
+            |backend| async move { backend.ready().await?.copy_thread(&source, &target).await },
             nothing,
         ))
     }
@@ -251,12 +234,8 @@ impl NativeSaver {
                 )));
             }
         };
-        let caller = backend.clone();
-        Ok(caller.call(
-            async move {
-                let saver = backend.ready().await?;
-                saver.prune(&references(&thread_ids), strategy).await
-            },
+        Ok(backend.call(
+            |backend| async move { backend.ready().await?.prune(&references(&thread_ids), strategy).await },
             nothing,
         ))
     }
@@ -271,14 +250,12 @@ impl NativeSaver {
         let (config, serde) = (to_config(config)?, Serde::new(serde));
         let channels = to_strings(channels, "channels")?;
         let asked = channels.clone();
-        let caller = backend.clone();
-        Ok(caller.call(
-            async move {
+        Ok(backend.call(
+            |backend| async move {
                 if channels.is_empty() {
                     return Ok(BTreeMap::new());
                 }
-                let saver = backend.ready().await?;
-                saver.get_delta_channel_history(&config, &references(&channels)).await
+                backend.ready().await?.get_delta_channel_history(&config, &references(&channels)).await
             },
             move |py, histories| from_histories(py, &serde, &asked, &histories),
         ))

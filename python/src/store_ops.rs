@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict, PyDict, PyList, PyMapping, PyString, PyTuple, PyType};
 
+use crate::convert::type_name;
 use crate::error::OrRaise;
 
 /// What is looked up once: LangGraph's classes, and Python's JSON.
@@ -75,7 +76,7 @@ impl LangGraph {
         } else {
             Err(PyTypeError::new_err(format!(
                 "a store runs GetOp, SearchOp, PutOp and ListNamespacesOp, not {}",
-                op.get_type().name()?
+                type_name(op)
             )))
         }
     }
@@ -155,9 +156,7 @@ impl LangGraph {
         for label in labels.try_iter()? {
             let label = label?;
             let text = label.cast::<PyString>().map_err(|_| {
-                let kind =
-                    label.get_type().name().map_or_else(|_| "another type".to_owned(), |n| n.to_string());
-                refused(&format!("labels of a namespace are strings, not {kind}"))
+                refused(&format!("labels of a namespace are strings, not {}", type_name(&label)))
             })?;
             namespace
                 .push(text.to_str().map_err(|_| refused("a label of a namespace is no valid text"))?.into());
@@ -179,7 +178,7 @@ impl LangGraph {
         } else if value.cast::<PyMapping>().is_ok() {
             py.get_type::<PyDict>().call1((value,))?
         } else {
-            return Err(PyTypeError::new_err(format!("{WHAT} is a dict, not {}", value.get_type().name()?)));
+            return Err(PyTypeError::new_err(format!("{WHAT} is a dict, not {}", type_name(value))));
         };
         // Python has just written it: it is JSON.
         JsonObject::from_stored(self.to_json(&dict, WHAT)?).or_raise(py)
