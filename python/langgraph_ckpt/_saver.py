@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -19,8 +18,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_ckpt import _native
-
-S = TypeVar("S", bound="Saver")
+from langgraph_ckpt._closing import Closing
 
 #: What the URL of a database begins with, and the class that opens it.
 _SCHEMES = {"postgres": "PostgresSaver", "postgresql": "PostgresSaver", "sqlite": "SqliteSaver"}
@@ -40,7 +38,7 @@ def check_conn_string(conn_string: object, mine: str, wanted: str) -> str:
     return conn_string
 
 
-class Saver(BaseCheckpointSaver[str]):
+class Saver(Closing, BaseCheckpointSaver[str]):
     """A LangGraph checkpointer whose work is done in Rust, with synchronous and asynchronous methods on one class.
 
     A saver may be used by any number of threads and event loops at once. It is a context manager, with `with` and with
@@ -275,19 +273,3 @@ class Saver(BaseCheckpointSaver[str]):
     async def aclose(self) -> None:
         """Closes the saver as `close` does."""
         await self._native.close()
-
-    def __enter__(self: S) -> S:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self: S) -> S:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()

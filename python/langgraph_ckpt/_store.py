@@ -9,17 +9,15 @@ import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextvars import copy_context
-from types import TracebackType
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict
 
 from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore, IndexConfig, Op, Result, TTLConfig, ensure_embeddings
 
 from langgraph_ckpt import _native
+from langgraph_ckpt._closing import Closing
 
 logger = logging.getLogger(__name__)
-
-S = TypeVar("S", bound="Store")
 
 #: How many queries of one batch are embedded at the same time.
 _QUERIES_AT_ONCE = 8
@@ -49,7 +47,7 @@ class StoreIndexConfig(IndexConfig, total=False):
     """How PostgreSQL finds the nearest ones. The store in memory is always exact."""
 
 
-class Store(BaseStore):
+class Store(Closing, BaseStore):
     """A LangGraph store whose work is done in Rust, with synchronous and asynchronous methods on one class.
 
     Everything that LangGraph's `BaseStore` offers (`get`, `put`, `search`, `delete`, `list_namespaces`, and the same with
@@ -166,22 +164,6 @@ class Store(BaseStore):
         """Closes the store, as `close` does."""
         await self.astop_ttl_sweeper()
         self._native.close()
-
-    def __enter__(self: S) -> S:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self: S) -> S:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def _embed(self, documents: list[str], queries: list[str]) -> tuple[Any, Any]:
         embeddings = self.embeddings

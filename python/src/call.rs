@@ -8,7 +8,7 @@
 use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 use checkpoint_core::Result;
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 
 use crate::error::OrRaise;
 use crate::event_loop::{Bridge, Expected};
-use crate::runtime::{self, lock};
+use crate::runtime::{self, Driver, lock};
 
 type Future<T> = Pin<Box<dyn std::future::Future<Output = Result<T>> + Send>>;
 type Finish<T> = Box<dyn FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send>;
@@ -163,25 +163,23 @@ impl<T: Send + 'static> Job for Work<T> {
 
     fn start(self: Box<Self>, py: Python<'_>) -> PyResult<Started> {
         let Self { mut future, finish, at_once } = *self;
-        let handle = runtime::handle(py)?;
+        let driver = Driver::get(py)?;
         if at_once {
-            let _entered = handle.enter();
             // Polled again by the runtime if it is not ready.
-            if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            if let Some(Poll::Ready(result)) = driver.poll(future.as_mut(), Waker::noop()) {
                 return Ok(Started::Ended(result.or_raise(py).and_then(|value| finish(py, value))));
             }
         }
         let outcome = Arc::new(Mutex::new(None));
         let (bridge, Expected { number, future: awaited, finished }) = Bridge::expect(py)?;
         let slot = Arc::clone(&outcome);
-        let task = handle.spawn(async move {
+        let task = driver.spawn(async move {
             // Tells the loop however this ends.
             let _finished = finished;
             let result = future.await;
             let outcome: Outcome = Box::new(move |py| finish(py, result.or_raise(py)?));
             *lock(&slot) = Some(outcome);
         });
-        let task = task.abort_handle();
         Ok(Started::Waiting(Waiting { future: awaited, outcome, task, bridge, number }))
     }
 }

@@ -4,10 +4,10 @@
 //! that started it: a child of `fork` has none of its threads, so it starts one of its own.
 
 use std::mem;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::AbortHandle;
 
 /// How many threads do the I/O, unless the variable says otherwise.
 const WORKERS: usize = 2;
@@ -36,36 +37,78 @@ static OPENED: Mutex<Vec<Weak<dyn Close>>> = Mutex::new(Vec::new());
 
 enum State {
     Idle,
-    Running { runtime: Runtime, process: u32 },
+    Running { runtime: Runtime, gate: Gate, process: u32 },
     Ended { process: u32 },
 }
+
+/// Whether the runtime has ended. It does not end while a caller's thread polls, which has it locked for reading: without
+/// a runtime, timers and sockets panic.
+type Gate = Arc<RwLock<bool>>;
 
 /// A lock whose holder cannot have left its content half changed.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The runtime of this process, which is started if need be.
-pub(crate) fn handle(_py: Python<'_>) -> PyResult<Handle> {
-    let mut state = lock(&STATE);
-    match &*state {
-        State::Running { runtime, process } if *process == process::id() => Ok(runtime.handle().clone()),
-        State::Ended { process } if *process == process::id() => {
-            Err(PyRuntimeError::new_err("the interpreter is exiting; no call can be made any more"))
-        }
-        _ => {
-            let runtime = Builder::new_multi_thread()
-                .worker_threads(workers()?)
-                .thread_name("langgraph-ckpt")
-                .enable_all()
-                .build()
-                .map_err(|error| PyRuntimeError::new_err(format!("no threads can be started: {error}")))?;
-            let handle = runtime.handle().clone();
-            // The runtime of a parent has no threads here: to end it would wait for them.
-            mem::forget(mem::replace(&mut *state, State::Running { runtime, process: process::id() }));
-            Ok(handle)
+/// The runtime of this process, as those see it who use it.
+pub(crate) struct Driver {
+    handle: Handle,
+    gate: Gate,
+}
+
+impl Driver {
+    /// The runtime of this process, which is started if need be.
+    pub(crate) fn get(_py: Python<'_>) -> PyResult<Self> {
+        let mut state = lock(&STATE);
+        match &*state {
+            State::Running { runtime, gate, process } if *process == process::id() => {
+                Ok(Self { handle: runtime.handle().clone(), gate: Arc::clone(gate) })
+            }
+            State::Ended { process } if *process == process::id() => Err(exiting()),
+            _ => {
+                let runtime = Builder::new_multi_thread()
+                    .worker_threads(workers()?)
+                    .thread_name("langgraph-ckpt")
+                    .enable_all()
+                    .build()
+                    .map_err(|error| {
+                        PyRuntimeError::new_err(format!("no threads can be started: {error}"))
+                    })?;
+                let driver = Self { handle: runtime.handle().clone(), gate: Gate::default() };
+                let gate = Arc::clone(&driver.gate);
+                // The runtime of a parent has no threads here: to end it would wait for them.
+                mem::forget(mem::replace(
+                    &mut *state,
+                    State::Running { runtime, gate, process: process::id() },
+                ));
+                Ok(driver)
+            }
         }
     }
+
+    /// Goes on with a future on this thread; nothing where the runtime has ended.
+    pub(crate) fn poll<F: Future + ?Sized>(
+        &self,
+        future: Pin<&mut F>,
+        waker: &Waker,
+    ) -> Option<Poll<F::Output>> {
+        // Not waited for: who has it otherwise is ending the runtime.
+        let ended = self.gate.try_read().ok()?;
+        if *ended {
+            return None;
+        }
+        let _entered = self.handle.enter();
+        Some(future.poll(&mut Context::from_waker(waker)))
+    }
+
+    /// Has the runtime go on with a future.
+    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        self.handle.spawn(future).abort_handle()
+    }
+}
+
+fn exiting() -> PyErr {
+    PyRuntimeError::new_err("the interpreter is exiting; no call can be made any more")
 }
 
 fn workers() -> PyResult<usize> {
@@ -82,20 +125,21 @@ where
     F: Future + Send,
     F::Output: Send,
 {
-    let handle = handle(py)?;
+    let driver = Driver::get(py)?;
     let mut future = pin!(future);
     let woken = Arc::new(Woken { thread: thread::current(), flag: AtomicBool::new(false) });
     let waker = Waker::from(Arc::clone(&woken));
     loop {
         let ready = py.detach(|| {
-            let _entered = handle.enter();
             let until = Instant::now() + SIGNALS;
             loop {
-                if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    return Some(output);
-                }
-                if !woken.wait(until) {
-                    return None;
+                match driver.poll(future.as_mut(), &waker) {
+                    Some(Poll::Ready(output)) => return Some(output),
+                    Some(Poll::Pending) if woken.wait(until) => {}
+                    Some(Poll::Pending) => return None,
+                    // The interpreter is exiting and has joined its threads, so this is a daemon, which never gets the
+                    // GIL again.
+                    None => stay(),
                 }
             }
         });
@@ -103,6 +147,13 @@ where
             Some(output) => return Ok(output),
             None => py.check_signals()?,
         }
+    }
+}
+
+/// Waits for the process to end.
+fn stay() -> ! {
+    loop {
+        thread::park();
     }
 }
 
@@ -242,12 +293,31 @@ fn shut_down(py: Python<'_>) {
             }
         }
         match state {
-            State::Running { runtime, process } if process == process::id() => {
-                runtime.shutdown_timeout(LAST_CALLS);
+            State::Running { runtime, gate, process } if process == process::id() => {
+                if shut(&gate) {
+                    runtime.shutdown_timeout(LAST_CALLS);
+                } else {
+                    mem::forget(runtime);
+                }
             }
             state => mem::forget(state),
         }
     });
+}
+
+/// Keeps callers' threads from polling any more; false where one is still at it after the time for last calls.
+fn shut(gate: &Gate) -> bool {
+    let until = Instant::now() + LAST_CALLS;
+    loop {
+        if let Ok(mut ended) = gate.try_write() {
+            *ended = true;
+            return true;
+        }
+        if Instant::now() > until {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

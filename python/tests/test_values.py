@@ -223,15 +223,15 @@ IDS = {
 def test_odd_ids(saver: Any, flow: Flow, name: str) -> None:
     odd = IDS[name]
     config = thread(odd, odd)
-    # Of channels on PostgreSQL the backslash is refused: with one, Python could not read the row.
-    channel = odd.replace("\\", "")
+    # PostgreSQL refuses the backslash in names of channels and tasks: with one, Python could not read the row.
+    channel = task = odd.replace("\\", "")
     stored = put(flow, saver, config, {channel: [odd]}, odd=odd)
     assert stored["configurable"]["thread_id"] == odd
-    flow(saver).put_writes(stored, [(channel, odd)], odd, odd)
+    flow(saver).put_writes(stored, [(channel, odd)], task, odd)
     for found in [flow(saver).get_tuple(config), *flow(saver).list(config, filter={"odd": odd})]:
         assert found.config == stored
         assert found.checkpoint["channel_values"] == {channel: [odd]}
-        assert found.pending_writes == [(odd, channel, odd)]
+        assert found.pending_writes == [(task, channel, odd)]
         assert found.metadata["odd"] == odd
     assert flow(saver).get_tuple(thread(odd, "")) is None
     flow(saver).delete_thread(odd)

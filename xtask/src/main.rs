@@ -26,7 +26,7 @@ struct Arguments {
 enum Chore {
     /// Sets up what the tests need, then runs them all.
     Test {
-        /// Passed on to `cargo test`.
+        /// Passed on to `cargo test`; with any, the Python wheel is left out.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -171,14 +171,14 @@ fn bench_server() -> Result<Vec<(&'static str, String)>> {
 /// With everything set up, a test that cannot run has failed.
 const REQUIRE: (&str, &str) = ("CHECKPOINT_TEST_REQUIRE", "python,postgres");
 
-/// Builds the tests while their environments and servers are set up, then runs them.
+/// Builds the tests while their environments and servers are set up, then runs them: cargo's, then the wheel's.
 fn test(arguments: &[String]) -> Result<()> {
     let with_tests = || {
         let mut test = cargo();
         test.args(["test", "--workspace", "--locked"]);
         test
     };
-    let ready = set_up(|| match build_arguments(arguments) {
+    let ready = set_up(arguments.is_empty(), || match build_arguments(arguments) {
         Some(arguments) => run::run(with_tests().arg("--no-run").args(arguments)),
         None => Ok(()),
     })?;
@@ -186,23 +186,26 @@ fn test(arguments: &[String]) -> Result<()> {
     for environment in &ready.pythons {
         test.env(environment.variable, &environment.python);
     }
-    run::run(test.envs(ready.variables.iter().map(|(name, value)| (name, value))).args(arguments))
+    run::run(test.envs(ready.variables.iter().map(|(name, value)| (name, value))).args(arguments))?;
+    ready.wheel.map_or(Ok(()), |wheel| wheel::test(&ready.pythons, &wheel, &ready.variables, &[]))
 }
 
-/// The wheel's tests, which are not yet part of the others.
+/// The wheel's part of the tests.
 fn test_python(arguments: &[String]) -> Result<()> {
-    let ready = set_up(|| Ok(()))?;
-    wheel::test(&ready.pythons, &wheel::build("dev")?, &ready.variables, arguments)
+    let ready = set_up(true, || Ok(()))?;
+    let wheel = ready.wheel.ok_or("there is no wheel")?;
+    wheel::test(&ready.pythons, &wheel, &ready.variables, arguments)
 }
 
 /// What the tests need.
 struct Ready {
     pythons: Vec<python::Environment>,
+    wheel: Option<PathBuf>,
     variables: Vec<(&'static str, String)>,
 }
 
-/// Sets up environments and servers while something is built.
-fn set_up(build: impl FnOnce() -> Result<()>) -> Result<Ready> {
+/// Sets up environments and servers while something is built, and then the wheel if it is wanted.
+fn set_up(with_wheel: bool, build: impl FnOnce() -> Result<()>) -> Result<Ready> {
     std::thread::scope(|scope| {
         // An error has to cross from one thread to another.
         let pythons = scope.spawn(|| python::set_up().map_err(|error| error.to_string()));
@@ -211,9 +214,10 @@ fn set_up(build: impl FnOnce() -> Result<()>) -> Result<Ready> {
         build()?;
         let failed = "setting up the tests failed";
         let pythons = pythons.join().map_err(|_| failed)??;
+        let wheel = if with_wheel { Some(wheel::build("dev")?) } else { None };
         let mut variables = servers.join().map_err(|_| failed)??;
         variables.push((REQUIRE.0, REQUIRE.1.to_owned()));
-        Ok(Ready { pythons, variables })
+        Ok(Ready { pythons, wheel, variables })
     })
 }
 
