@@ -15,7 +15,7 @@ from typing import Any
 import langgraph_ckpt
 import psycopg
 import pytest
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -239,3 +239,16 @@ def thread(thread_id: str, checkpoint_ns: str | None = None, **more: Any) -> dic
     if checkpoint_ns is not None:
         configurable["checkpoint_ns"] = checkpoint_ns
     return {"configurable": configurable}
+
+
+def put(
+    flow: Flow, saver: Any, config: dict[str, Any], values: dict[str, Any], **metadata: Any
+) -> dict[str, Any]:
+    """Stores a checkpoint with these channels, and returns its config."""
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = values
+    checkpoint["channel_versions"] = {channel: f"{1:032}.0" for channel in values}
+    # LangGraph gives the namespace with every checkpoint.
+    config = {"configurable": {"checkpoint_ns": "", **config["configurable"]}}
+    about = {"source": "loop", "step": 0, "parents": {}, **metadata}
+    return flow(saver).put(config, checkpoint, about, dict(checkpoint["channel_versions"]))

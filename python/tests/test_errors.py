@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import POSTGRES, Flow, Kind, kinds, make_url, open_at, server_url, thread
+from conftest import POSTGRES, Flow, Kind, kinds, make_url, open_at, put, server_url, thread
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph_ckpt import InMemorySaver, PostgresSaver, SqliteSaver
-from test_values import put
 
 
 @kinds("postgres")

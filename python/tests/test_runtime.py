@@ -17,9 +17,9 @@ from typing import Annotated, Any, TypedDict
 
 import psycopg
 import pytest
-from conftest import Flow, Kind, kinds, open_at, thread
+from conftest import Flow, Kind, kinds, open_at, put, thread
 from langgraph.graph import START, StateGraph
-from test_values import Reversing, put
+from test_values import Reversing
 
 try:
     import uvloop
@@ -172,7 +172,7 @@ def test_a_saver_is_dropped_while_a_cancelled_call_needs_its_serde(kind: Kind, p
     """To prune, SQLite's writer asks the serde what a checkpoint holds: it is not waited for under the GIL."""
 
     async def main() -> None:
-        for _ in range(20):
+        for _ in range(7):
             saver = open_at(kind, place, serde=Reversing())
             await saver.asetup()
             checkpoints = [{"value": list(range(200))}] * 10
@@ -329,8 +329,7 @@ def test_the_gil_is_released(kind: Kind, saver: Any, lock: Held) -> None:
 PREAMBLE = """
 import asyncio, os, signal, sys, threading
 sys.path.insert(0, sys.argv[3])
-from conftest import KINDS, Flow, open_at, thread
-from test_values import put
+from conftest import KINDS, Flow, open_at, put, thread
 kind = next(kind for kind in KINDS if kind.name == sys.argv[1])
 place = sys.argv[2]
 def opened():

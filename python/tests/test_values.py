@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 import numpy
 import pydantic
 import pytest
-from conftest import Flow, Kind, kinds, thread
+from conftest import Flow, Kind, kinds, put, thread
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import empty_checkpoint
@@ -121,18 +121,6 @@ VALUES: dict[str, Any] = {
     "interrupt": Interrupt(value={"question": "?"}, id="i1"),
     "large": "x" * 3_000_000,
 }
-
-
-def put(
-    flow: Flow, saver: Any, config: dict[str, Any], values: dict[str, Any], **metadata: Any
-) -> dict[str, Any]:
-    checkpoint = empty_checkpoint()
-    checkpoint["channel_values"] = values
-    checkpoint["channel_versions"] = {channel: f"{1:032}.0" for channel in values}
-    # LangGraph gives the namespace with every checkpoint.
-    config = {"configurable": {"checkpoint_ns": "", **config["configurable"]}}
-    about = {"source": "loop", "step": 0, "parents": {}, **metadata}
-    return flow(saver).put(config, checkpoint, about, dict(checkpoint["channel_versions"]))
 
 
 def same(left: Any, right: Any) -> bool:

@@ -51,25 +51,46 @@ pub(crate) fn install(environment: &Environment, wheel: &Path) -> Result<()> {
     run(&mut pip("check"))
 }
 
-/// Installs the wheel into each environment, and runs its tests.
+/// Installs the wheel into each environment, and runs its tests there, in all of them at the same time. What each has to
+/// say comes when it has ended.
 pub(crate) fn test(
     environments: &[Environment],
     wheel: &Path,
     variables: &[(&'static str, String)],
     arguments: &[String],
 ) -> Result<()> {
-    let mut failed = Vec::new();
     for environment in environments {
         install(environment, wheel)?;
-        eprintln!("xtask: the wheel's tests with {}", environment.python.display());
+    }
+    let pytest = |environment: &Environment| {
         let mut pytest = Command::new(&environment.python);
         // From its own folder, so that the wheel is imported and not its sources.
         pytest.args(["-m", "pytest"]).args(arguments).current_dir(root().join("python/tests"));
         pytest.envs(variables.iter().map(|(name, value)| (name, value)));
-        if run(&mut pytest).is_err() {
-            failed.push(environment.python.display().to_string());
+        let output = pytest.output();
+        let name = environment.python.display();
+        eprintln!("xtask: the wheel's tests with {name}");
+        match output {
+            Ok(output) => {
+                eprint!(
+                    "{}{}",
+                    String::from_utf8_lossy(&output.stdout),
+                    String::from_utf8_lossy(&output.stderr)
+                );
+                output.status.success()
+            }
+            Err(error) => {
+                eprintln!("xtask: {name} could not be started: {error}");
+                false
+            }
         }
-    }
+    };
+    let passed: Vec<bool> = std::thread::scope(|scope| {
+        let runs: Vec<_> = environments.iter().map(|one| scope.spawn(|| pytest(one))).collect();
+        runs.into_iter().map(|run| run.join().unwrap_or(false)).collect()
+    });
+    let failed = environments.iter().zip(passed).filter(|(_, passed)| !passed);
+    let failed: Vec<_> = failed.map(|(environment, _)| environment.python.display().to_string()).collect();
     if failed.is_empty() {
         return Ok(());
     }
