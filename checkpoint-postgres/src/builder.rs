@@ -4,7 +4,7 @@ use std::fmt;
 
 use checkpoint_core::cipher::Boundary;
 use checkpoint_core::{Cipher, Result, ResultExt};
-use common_postgres::{BACKEND, ConnectionOptions, Source, connection_setters};
+use common_postgres::{BACKEND, ConnectionOptions, PostgresConfig, Source, connection_setters};
 
 use crate::PostgresSaver;
 use crate::saver::Shared;
@@ -89,6 +89,12 @@ impl PostgresSaverBuilder {
     /// Reads listings (`list` and `list_threads`) from a replica, which may be behind. All else goes to the primary.
     pub fn read_replica(mut self, url: impl Into<String>) -> Self {
         self.replica = Some(Source::Url(url.into()));
+        self
+    }
+
+    /// As [`read_replica`](Self::read_replica), with what [`PostgresConfig`] knows beyond URLs.
+    pub fn read_replica_config(mut self, config: PostgresConfig) -> Self {
+        self.replica = Some(Source::Config(Box::new(config)));
         self
     }
 

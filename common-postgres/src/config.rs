@@ -1,10 +1,12 @@
 //! Where the server is, how to get in, and how many connections to keep.
 
+mod key_values;
 mod parameters;
 #[cfg(test)]
 mod tests;
 mod url;
 
+use std::ffi::OsString;
 use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -79,7 +81,8 @@ impl SslMode {
 /// What it takes to connect to a PostgreSQL server.
 ///
 /// It comes from a URL ([`from_url`](Self::from_url)), from libpq's environment variables
-/// ([`from_env`](Self::from_env)) or from [`new`](Self::new), and the setters change what these said.
+/// ([`from_env`](Self::from_env)), from both as libpq combines them ([`from_conn_string`](Self::from_conn_string)) or from
+/// [`new`](Self::new), and the setters change what these said.
 /// Nothing is opened and no file is read before a pool is made. `Debug` does not show the password.
 #[derive(Clone)]
 pub struct PostgresConfig {
@@ -128,7 +131,9 @@ impl PostgresConfig {
     /// (all but `allow`), `sslrootcert` (a path, or `system`), `sslcert`, `sslkey`, `sslnegotiation`,
     /// `channel_binding`, `application_name`, `options`, `connect_timeout` (0 is none), `keepalives`,
     /// `keepalives_idle`, `keepalives_interval`, `keepalives_count`, `tcp_user_timeout`, `load_balance_hosts` and
-    /// `target_session_attrs` (`any`, `read-write`, `read-only`).
+    /// `target_session_attrs` (`any`, `read-write`, `read-only`). Those that ask for what is done anyhow are taken, too:
+    /// `gssencmode` (`disable`, `prefer`), `client_encoding` (UTF-8), `ssl_min_protocol_version` (up to `TLSv1.2`),
+    /// `sslcompression`, and `fallback_application_name`.
     ///
     /// Parameters of ours: `pool_size` ([`max_connections`](Self::max_connections)), `acquire_timeout` (seconds),
     /// `statement_timeout` (milliseconds) and `pgbouncer` (`true` or `false`). Every time may have one of
@@ -147,7 +152,8 @@ impl PostgresConfig {
     ///
     /// They are `PGHOST`, `PGHOSTADDR`, `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE`, `PGSSLMODE`,
     /// `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`, `PGSSLNEGOTIATION`, `PGCHANNELBINDING`, `PGAPPNAME`,
-    /// `PGCONNECT_TIMEOUT`, `PGOPTIONS`, `PGTARGETSESSIONATTRS` and `PGLOADBALANCEHOSTS`. Those that are not set or
+    /// `PGCONNECT_TIMEOUT`, `PGOPTIONS`, `PGTARGETSESSIONATTRS`, `PGLOADBALANCEHOSTS`, `PGGSSENCMODE`, `PGCLIENTENCODING`
+    /// and `PGSSLMINPROTOCOLVERSION`. Those that are not set or
     /// empty leave the default. Password and service files are not read.
     ///
     /// # Errors
@@ -155,6 +161,27 @@ impl PostgresConfig {
     /// understood, or when one is set that would change where or how safely libpq connects and is not known here.
     pub fn from_env() -> Result<Self> {
         Self::from_variables(std::env::var_os)
+    }
+
+    /// Reads a connection string as libpq does, and programs that use it: a URL, as in [`from_url`](Self::from_url), or
+    /// `key=value` pairs with the same parameters, as in `host=localhost dbname=agents`. What it does not say comes from the
+    /// environment, as in [`from_env`](Self::from_env).
+    ///
+    /// # Errors
+    /// As those of both.
+    pub fn from_conn_string(text: &str) -> Result<Self> {
+        Self::from_conn_string_and(text, std::env::var_os)
+    }
+
+    fn from_conn_string_and(text: &str, lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self> {
+        let mut config = Self::from_variables(lookup)?;
+        // A URL has its scheme before any value.
+        if text.split('=').next().is_some_and(|start| start.contains("://")) {
+            url::parse(text, &mut config)?;
+        } else {
+            key_values::parse(text, &mut config)?;
+        }
+        Ok(config)
     }
 
     fn empty() -> Self {

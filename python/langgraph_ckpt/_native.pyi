@@ -107,7 +107,7 @@ def sqlite_saver(
     options: dict[str, Any],
 ) -> Saver: ...
 def postgres_saver(
-    url: str,
+    conn_string: str,
     *,
     cipher: Cipher | None,
     read_replica: str | None,
@@ -146,7 +146,7 @@ class Store:
     def memory(index: StoreIndex | None, default_ttl: float | None, refresh_on_read: bool) -> Store: ...
     @staticmethod
     def postgres(
-        url: str,
+        conn_string: str,
         index: StoreIndex | None,
         default_ttl: float | None,
         refresh_on_read: bool,

@@ -27,7 +27,9 @@ class PostgresStore(Store):
     belongs to the process that made it: make a new one in a child of `fork`.
 
     Args:
-        conn_string: The URL: `postgresql://user:password@host:port/database?sslmode=verify-full`.
+        conn_string: A URL, `postgresql://user:password@host:port/database?sslmode=verify-full`, or
+            `host=localhost dbname=agents`, with libpq's parameters, `sslrootcert`, `sslcert` and `sslkey` among them. What it does
+            not say comes from libpq's environment variables, such as `PGPASSWORD`; no password file is read.
         index: What makes searches take a query: `dims`, `embed` (LangChain's embeddings, a function or an asynchronous
             one, or `"provider:model"`), `fields` (the whole value unless set), `distance_type` and `ann_index_config`,
             as LangGraph's. Everybody who writes to the tables should have the same.
@@ -36,7 +38,7 @@ class PostgresStore(Store):
             changes nothing.
         schema: The schema of the tables, which `setup` makes when it is missing: the first of the role's `search_path`
             unless given.
-        max_connections: How many connections are opened at most: 10 unless given here or in the URL.
+        max_connections: How many connections are opened at most: 10 unless given here or as `pool_size` in the string.
         connect_timeout: How many seconds it may take to open one: 10 unless given.
         acquire_timeout: How many seconds a call waits for a free one: 30 unless given.
         statement_timeout: How many seconds one statement may run: what the server says unless given.
@@ -48,7 +50,7 @@ class PostgresStore(Store):
         probes: How many lists a search in an ivfflat index looks at: the square root of their number unless given.
 
     Raises:
-        ValueError: If the URL or an option cannot be.
+        ValueError: If the string or an option cannot be.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class PostgresStore(Store):
         """Makes a store, which is a context manager that closes itself, with `with` and with `async with`.
 
         Args:
-            conn_string: The URL of the database.
+            conn_string: The database.
             **options: What the class takes.
         """
         return cls(conn_string, **options)

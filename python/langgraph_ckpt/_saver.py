@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,8 +29,9 @@ def check_conn_string(conn_string: object, mine: str, wanted: str) -> str:
     """Refuses what does not name a database of this class. What was given may hold a password, and is not shown."""
     if not isinstance(conn_string, str):
         raise TypeError(f"{mine} takes {wanted}, not {type(conn_string).__name__}")
-    scheme, colon, _ = conn_string.partition("://")
-    if colon:
+    # Elsewhere it may be a part of a password.
+    if url := re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", conn_string):
+        scheme = url[1]
         owner = _SCHEMES.get(scheme)
         if owner is None:
             raise ValueError(f"{mine} takes {wanted}, and this is a URL of {scheme}")

@@ -27,23 +27,24 @@ class PostgresSaver(Saver):
     server restarts, a connection was cut, or another transaction was in the way is repeated.
 
     Args:
-        conn_string: The URL: `postgresql://user:password@host:port/database?sslmode=verify-full`. Its parameters are
-            libpq's, `sslrootcert`, `sslcert` and `sslkey` among them.
+        conn_string: A URL, `postgresql://user:password@host:port/database?sslmode=verify-full`, or
+            `host=localhost dbname=agents`, with libpq's parameters, `sslrootcert`, `sslcert` and `sslkey` among them. What it does
+            not say comes from libpq's environment variables, such as `PGPASSWORD`; no password file is read.
         serde: The serializer of values: LangGraph's `JsonPlusSerializer` unless given.
         cipher: Seals what is stored, below the serializer.
         schema: The schema of the tables, which `setup` makes when it is missing: the first of the role's `search_path`
             unless given.
-        max_connections: How many connections are opened at most: 10 unless given here or in the URL.
+        max_connections: How many connections are opened at most: 10 unless given here or as `pool_size` in the string.
         connect_timeout: How many seconds it may take to open one: 10 unless given.
         acquire_timeout: How many seconds a call waits for a free one: 30 unless given.
         statement_timeout: How many seconds one statement may run: what the server says unless given.
         pgbouncer: Whether a pooler in transaction mode is between.
         max_retries: How often a call is repeated: 5 times unless given.
-        read_replica: The URL of a replica, which may be behind, for `list`.
+        read_replica: The connection string of a replica, which may be behind, for `list`.
         compression: `"lz4"` lets `setup` choose LZ4 for large values where the server has it, `"server"` leaves it alone.
 
     Raises:
-        ValueError: If the URL or an option cannot be.
+        ValueError: If the string or an option cannot be.
     """
 
     # LangGraph's own saver leaves out what old versions of it kept under `writes`.
@@ -74,9 +75,9 @@ class PostgresSaver(Saver):
             "pgbouncer": pgbouncer,
             "max_retries": max_retries,
         }
-        url = check_conn_string(conn_string, "PostgresSaver", "a URL, postgresql://user@host/database")
+        check_conn_string(conn_string, "PostgresSaver", "a URL, postgresql://user@host/database")
         native = _native.postgres_saver(
-            url, cipher=cipher, read_replica=read_replica, compression=compression, options=options
+            conn_string, cipher=cipher, read_replica=read_replica, compression=compression, options=options
         )
         super().__init__(native, serde=serde)
 
@@ -85,7 +86,7 @@ class PostgresSaver(Saver):
         """Makes a saver, which is a context manager that closes itself, with `with` and with `async with`.
 
         Args:
-            conn_string: The URL of the database.
+            conn_string: The database.
             **options: What the class takes.
         """
         return cls(conn_string, **options)

@@ -23,9 +23,7 @@ class SqliteSaver(Saver):
         graph.invoke(state, {"configurable": {"thread_id": "1"}})
     ```
 
-    Other processes may use the file at the same time, with this class or with LangGraph's. Within one process, do not have a
-    file open here and in Python's `sqlite3` at once: the two SQLite libraries do not see each other's locks. The tables are made
-    by the first call. Writes that wait for each other are committed together; what was acknowledged is in the file. With
+    Other processes may use the file at the same time, with this class or with LangGraph's. The tables are made by the first call. Writes that wait for each other are committed together; what was acknowledged is in the file. With
     LangGraph's `EncryptedSerializer` as `serde` its own saver reads the file with the same key.
 
     In one process, do not have the file open here and in Python's `sqlite3` (or LangGraph's own saver) at the same time:

@@ -2,9 +2,18 @@
 
 use std::time::Duration;
 
+use checkpoint_core::ResultExt;
+use checkpoint_postgres::PostgresConfig;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+
+use crate::error::OrRaise;
+
+/// What a connection string says, and the environment, as for Python's own savers and stores.
+pub(crate) fn config(py: Python<'_>, conn_string: &str) -> PyResult<PostgresConfig> {
+    PostgresConfig::from_conn_string(conn_string).at("postgres", "from_conn_string").or_raise(py)
+}
 
 /// The keyword arguments that Python got; those that are None are as the builder says.
 pub(crate) struct Options<'a, 'py>(pub(crate) &'a Bound<'py, PyDict>);

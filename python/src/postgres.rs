@@ -8,18 +8,19 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::cipher::PyCipher;
+use crate::connection::config;
 use crate::error::OrRaise;
 use crate::saver::{Backend, NativeSaver};
 use crate::tuple::{Channels, Layout};
 
-/// A saver of the database that a URL names.
+/// A saver of the database that a connection string names.
 #[pyfunction]
-#[pyo3(signature = (url, *, cipher, read_replica, compression, options))]
+#[pyo3(signature = (conn_string, *, cipher, read_replica, compression, options))]
 fn postgres_saver(
     py: Python<'_>,
-    url: &str,
+    conn_string: &str,
     cipher: Option<&Bound<'_, PyCipher>>,
-    read_replica: Option<String>,
+    read_replica: Option<&str>,
     compression: &str,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<NativeSaver> {
@@ -28,13 +29,14 @@ fn postgres_saver(
         "server" => Compression::Server,
         _ => return Err(PyValueError::new_err("compression must be \"lz4\" or \"server\"")),
     };
-    let builder = PostgresSaver::builder(url).opaque_values(true).compression(compression);
+    let builder =
+        PostgresSaver::from_config(config(py, conn_string)?).opaque_values(true).compression(compression);
     let mut builder = connect!(builder, options);
     if let Some(cipher) = cipher {
         builder = builder.cipher(cipher.get().get());
     }
-    if let Some(url) = read_replica {
-        builder = builder.read_replica(url);
+    if let Some(conn_string) = read_replica {
+        builder = builder.read_replica_config(config(py, conn_string)?);
     }
     let saver = builder.build().or_raise(py)?;
     let judge = saver.clone();

@@ -12,7 +12,7 @@ use pyo3::types::PyDict;
 use store_postgres::{AnnIndex, PostgresStore, VectorType};
 
 use crate::call::Call;
-use crate::connection::Options;
+use crate::connection::{Options, config};
 use crate::embeddings::{PythonEmbeddings, Texts, Vectors};
 use crate::error::OrRaise;
 use crate::runtime::{Opened, lock};
@@ -149,16 +149,17 @@ impl Store {
 
     /// A store in PostgreSQL.
     #[staticmethod]
-    #[pyo3(signature = (url, index, default_ttl, refresh_on_read, options))]
+    #[pyo3(signature = (conn_string, index, default_ttl, refresh_on_read, options))]
     fn postgres(
-        url: String,
+        conn_string: &str,
         index: Option<&StoreIndex>,
         default_ttl: Option<f64>,
         refresh_on_read: bool,
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
         let py = options.py();
-        let builder = PostgresStore::builder(url).ttl(ttl(py, default_ttl, refresh_on_read)?);
+        let builder =
+            PostgresStore::from_config(config(py, conn_string)?).ttl(ttl(py, default_ttl, refresh_on_read)?);
         let mut builder = connect!(builder, options);
         let options = Options(options);
         if let Some(filter_index) = options.flag("filter_index")? {

@@ -6,11 +6,12 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from conftest import POSTGRES, Flow, Kind, kinds, make_url, open_at, put, server_url, thread
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph_ckpt import InMemorySaver, PostgresSaver, SqliteSaver
+from langgraph_ckpt import InMemorySaver, PostgresSaver, PostgresStore, SqliteSaver
 
 
 @kinds("postgres")
@@ -172,13 +173,34 @@ def test_exceptions_of_a_serde_pass(saver: Any, flow: Flow) -> None:
         (PostgresSaver, "sqlite:///some/file.sqlite", "SqliteSaver"),
         (PostgresSaver, "mysql://user:hunter2@127.0.0.1/db", "mysql|postgres"),
         (SqliteSaver, "redis://:hunter2@127.0.0.1:6379", "redis|file"),
-        (PostgresSaver, "", "(?i)url|conn"),
+        (PostgresSaver, "agents.sqlite", "no = and no value"),
+        (PostgresSaver, "host=h password='hunter2", "no end"),
     ],
 )
 def test_the_url_of_another_backend(saver: Any, url: str, wanted: str) -> None:
     with pytest.raises(ValueError, match=wanted) as caught:
         saver.from_conn_string(url)
     assert "hunter2" not in str(caught.value)
+
+
+def test_what_a_connection_string_leaves_out_comes_from_the_environment(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As psycopg has it, so that Python's own savers can be replaced."""
+    parts = psycopg.conninfo.conninfo_to_dict(postgres_url)
+    password = parts.pop("password")
+    strings = [psycopg.conninfo.make_conninfo(**parts), "gssencmode=disable"]
+    monkeypatch.setenv("PGPASSWORD", password)
+    for conn_string in strings:
+        with PostgresSaver.from_conn_string(conn_string) as saver:
+            saver.setup()
+            assert saver.get_tuple(thread("t")) is None
+        with PostgresStore.from_conn_string(conn_string) as store:
+            store.setup()
+            assert store.get(("a",), "b") is None
+        for name, value in parts.items():
+            variable = {"dbname": "DATABASE"}.get(name, name.upper())
+            monkeypatch.setenv(f"PG{variable}", str(value))
 
 
 def test_a_server_that_is_not_there(flow: Flow) -> None:

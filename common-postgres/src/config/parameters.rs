@@ -6,11 +6,11 @@ use std::time::Duration;
 use checkpoint_core::Result;
 use tokio_postgres::config::{ChannelBinding, LoadBalanceHosts, SslNegotiation, TargetSessionAttrs};
 
-use super::{PostgresConfig, SslMode, invalid, must_be};
+use super::{APPLICATION_NAME, PostgresConfig, SslMode, invalid, must_be};
 use crate::tls::RootCert;
 
 /// Parameters whose empty value means that they are not given.
-pub(super) const KNOWN: [&str; 27] = [
+pub(super) const KNOWN: [&str; 32] = [
     "host",
     "hostaddr",
     "port",
@@ -38,9 +38,14 @@ pub(super) const KNOWN: [&str; 27] = [
     "statement_timeout",
     "pgbouncer",
     "ssl",
+    "gssencmode",
+    "client_encoding",
+    "ssl_min_protocol_version",
+    "sslcompression",
+    "fallback_application_name",
 ];
 
-const VARIABLES: [(&str, &str); 17] = [
+const VARIABLES: [(&str, &str); 20] = [
     ("PGHOST", "host"),
     ("PGHOSTADDR", "hostaddr"),
     ("PGPORT", "port"),
@@ -58,11 +63,14 @@ const VARIABLES: [(&str, &str); 17] = [
     ("PGOPTIONS", "options"),
     ("PGTARGETSESSIONATTRS", "target_session_attrs"),
     ("PGLOADBALANCEHOSTS", "load_balance_hosts"),
+    ("PGGSSENCMODE", "gssencmode"),
+    ("PGCLIENTENCODING", "client_encoding"),
+    ("PGSSLMINPROTOCOLVERSION", "ssl_min_protocol_version"),
 ];
 
 /// To pass these over would connect elsewhere, or less safely, than was asked for.
-const UNKNOWN_VARIABLES: [&str; 6] =
-    ["PGSERVICE", "PGREQUIREAUTH", "PGREQUIREPEER", "PGSSLCRL", "PGSSLCRLDIR", "PGSSLMINPROTOCOLVERSION"];
+const UNKNOWN_VARIABLES: [&str; 5] =
+    ["PGSERVICE", "PGREQUIREAUTH", "PGREQUIREPEER", "PGSSLCRL", "PGSSLCRLDIR"];
 
 impl PostgresConfig {
     /// Reads what a lookup finds under libpq's names.
@@ -119,6 +127,22 @@ impl PostgresConfig {
                 self.max_connections = value.parse().map_err(|_| must_be(key, "a number of connections"))?;
             }
             "pgbouncer" => self.pgbouncer = parse_bool(key, value)?,
+            // Kept by every connection: nothing has to be done.
+            "gssencmode" if !["disable", "prefer"].contains(&value) => {
+                return Err(must_be(key, "disable or prefer: Kerberos encryption is not supported"));
+            }
+            "client_encoding" if !["utf8", "utf-8", "unicode", "auto"].contains(&&*value.to_lowercase()) => {
+                return Err(must_be(key, "UTF8"));
+            }
+            "ssl_min_protocol_version" if !["TLSv1", "TLSv1.1", "TLSv1.2"].contains(&value) => {
+                return Err(must_be(key, "at most TLSv1.2"));
+            }
+            "gssencmode" | "client_encoding" | "ssl_min_protocol_version" | "sslcompression" => {}
+            "fallback_application_name" => {
+                if self.application_name == APPLICATION_NAME {
+                    value.clone_into(&mut self.application_name);
+                }
+            }
             _ => return self.set_driver(key, value),
         }
         Ok(())

@@ -29,24 +29,24 @@ fn a_url_is_read_as_libpq_reads_it() {
     type Expected<'a> = (&'a str, Vec<Host>, &'a [u16], Option<&'a str>, Option<&'a str>, Option<&'a str>);
     let table: Vec<Expected<'_>> = vec![
         ("postgres://", vec![tcp("localhost")], &[], None, None, None),
-        ("postgresql://h", vec![tcp("h")], &[5432], None, None, None),
+        ("postgresql://h", vec![tcp("h")], &[], None, None, None),
         ("postgres://:1", vec![tcp("localhost")], &[1], None, None, None),
         ("postgres:///db", vec![tcp("localhost")], &[], None, None, Some("db")),
-        ("postgres://u@h/", vec![tcp("h")], &[5432], Some("u"), None, None),
+        ("postgres://u@h/", vec![tcp("h")], &[], Some("u"), None, None),
         ("postgres://u:@h:1/db", vec![tcp("h")], &[1], Some("u"), None, Some("db")),
         ("postgres://u:p@h:1/db", vec![tcp("h")], &[1], Some("u"), Some("p"), Some("db")),
-        ("postgres://u:p:q@h", vec![tcp("h")], &[5432], Some("u"), Some("p:q"), None),
-        ("postgres://u:p?#q@h", vec![tcp("h")], &[5432], Some("u"), Some("p?#q"), None),
+        ("postgres://u:p:q@h", vec![tcp("h")], &[], Some("u"), Some("p:q"), None),
+        ("postgres://u:p?#q@h", vec![tcp("h")], &[], Some("u"), Some("p?#q"), None),
         (
             "postgres://us%40er:%40%3A%2f%25%3F%20%C3%A9+@h/d%2Fb",
             vec![tcp("h")],
-            &[5432],
+            &[],
             Some("us@er"),
             Some("@:/%? é+"),
             Some("d/b"),
         ),
         ("postgres://[::1]:7/db", vec![tcp("::1")], &[7], None, None, Some("db")),
-        ("postgres://[::1]", vec![tcp("::1")], &[5432], None, None, None),
+        ("postgres://[::1]", vec![tcp("::1")], &[], None, None, None),
         (
             "postgres://a:1,b,[::1]:3/db",
             vec![tcp("a"), tcp("b"), tcp("::1")],
@@ -55,7 +55,7 @@ fn a_url_is_read_as_libpq_reads_it() {
             None,
             Some("db"),
         ),
-        ("postgres://%2Frun%2Fpg/db", vec![Host::Unix("/run/pg".into())], &[5432], None, None, Some("db")),
+        ("postgres://%2Frun%2Fpg/db", vec![Host::Unix("/run/pg".into())], &[], None, None, Some("db")),
         (
             "postgres:///db?host=/run/pg&port=7",
             vec![Host::Unix("/run/pg".into())],
@@ -73,7 +73,7 @@ fn a_url_is_read_as_libpq_reads_it() {
             Some("d"),
         ),
         ("postgres://?hostaddr=127.0.0.1", vec![tcp("127.0.0.1")], &[], None, None, None),
-        ("postgres://h?sslmode=&pool_size=&", vec![tcp("h")], &[5432], None, None, None),
+        ("postgres://h?sslmode=&pool_size=&", vec![tcp("h")], &[], None, None, None),
     ];
     for (url, hosts, ports, user, password, database) in table {
         let config = read(url);
@@ -314,6 +314,75 @@ fn the_environment_is_read_under_libpqs_names() {
             PostgresConfig::from_variables(|asked| (asked == name).then(|| value.into())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
+#[test]
+fn a_connection_string_goes_before_the_environment() {
+    let variables: HashMap<&str, &str> = HashMap::from([
+        ("PGHOST", "e"),
+        ("PGPORT", "9"),
+        ("PGUSER", "eu"),
+        ("PGPASSWORD", "ep"),
+        ("PGDATABASE", "ed"),
+        ("PGAPPNAME", "ea"),
+        ("PGGSSENCMODE", "prefer"),
+        ("PGCLIENTENCODING", "UTF8"),
+    ]);
+    let read = |text: &str| {
+        let lookup = |name: &'static str| variables.get(name).map(Into::into);
+        PostgresConfig::from_conn_string_and(text, lookup).unwrap().driver_config().unwrap()
+    };
+    let table = [
+        ("", "e", 9, "eu", "ep", "ed"),
+        ("postgres://", "e", 9, "eu", "ep", "ed"),
+        ("postgresql://h", "h", 9, "eu", "ep", "ed"),
+        ("postgresql://:7", "e", 7, "eu", "ep", "ed"),
+        ("postgresql://u@h:7/d", "h", 7, "u", "ep", "d"),
+        ("postgresql://u:p@h:7/d?gssencmode=disable&sslcompression=0", "h", 7, "u", "p", "d"),
+        ("host=h", "h", 9, "eu", "ep", "ed"),
+        ("  host = h  port=7\tuser=u\npassword=p dbname=d ", "h", 7, "u", "p", "d"),
+        ("host='' user='u v' password='it\\'s \\\\ = ' dbname=", "e", 9, "u v", "it's \\ = ", "ed"),
+        ("password=a\\ b\\'c dbname=x=y user='u'port=7", "e", 7, "u", "a b'c", "x=y"),
+        ("password=postgres://x host=h", "h", 9, "eu", "postgres://x", "ed"),
+        ("password=p\\", "e", 9, "eu", "p", "ed"),
+    ];
+    for (text, host, port, user, password, database) in table {
+        let config = read(text);
+        assert_eq!(config.get_hosts(), [tcp(host)], "{text}");
+        assert_eq!(config.get_ports(), [port], "{text}");
+        assert_eq!(config.get_user(), Some(user), "{text}");
+        assert_eq!(config.get_password(), Some(password.as_bytes()), "{text}");
+        assert_eq!(config.get_dbname(), Some(database), "{text}");
+        assert_eq!(config.get_application_name(), Some("ea"), "{text}");
+    }
+    let alone = |text: &str| PostgresConfig::from_conn_string_and(text, |_| None);
+    let names = |text: &str| alone(text).map(|config| config.application_name).unwrap();
+    assert_eq!(names("fallback_application_name=f"), "f");
+    assert_eq!(names("fallback_application_name=f application_name=a"), "a");
+    assert_eq!(names("application_name=a fallback_application_name=f"), "a");
+    let refused = [
+        ("host", "no ="),
+        ("host h", "no ="),
+        ("host='h", "no end"),
+        ("colour=red", "colour"),
+        ("host=h\0", "NUL"),
+        ("mysql://u:hunter2@h/d", "postgres://"),
+        ("gssencmode=require", "gssencmode"),
+        ("postgres://h?gssencmode=require", "gssencmode"),
+        ("client_encoding=latin1", "UTF8"),
+        ("ssl_min_protocol_version=TLSv1.3", "TLSv1.2"),
+        // No part of a password is shown.
+        ("password=correct hunter2=horse", "not known"),
+        ("password=correct hunter2", "no ="),
+        ("password=correct 'hunter2", "no ="),
+        ("password='hunter2", "no end"),
+    ];
+    for (text, words) in refused {
+        let error = alone(text).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{text}");
+        let shown = format!("{error} {error:?}");
+        assert!(shown.contains(words) && !shown.contains("hunter2"), "{text}: {shown}");
     }
 }
 

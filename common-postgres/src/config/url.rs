@@ -71,6 +71,8 @@ fn parse_hosts(text: &str, config: &mut PostgresConfig) -> Result<()> {
     if text.is_empty() {
         return Ok(());
     }
+    let (mut hosts, mut ports) = (Vec::new(), Vec::new());
+    let mut any_port = false;
     for part in text.split(',') {
         let (host, port) = if let Some(rest) = part.strip_prefix('[') {
             let (host, rest) =
@@ -84,6 +86,7 @@ fn parse_hosts(text: &str, config: &mut PostgresConfig) -> Result<()> {
             part.split_once(':').unwrap_or((part, ""))
         };
         let port = decode(port, "port")?;
+        any_port |= !port.is_empty();
         let port = match &*port {
             "" => 5432,
             port => port
@@ -92,8 +95,15 @@ fn parse_hosts(text: &str, config: &mut PostgresConfig) -> Result<()> {
                 .filter(|port| *port != 0)
                 .ok_or_else(|| wrong("the port in the URL must be a number from 1 to 65535"))?,
         };
-        config.hosts.push(decode(host, "host")?.into_owned());
-        config.ports.push(port);
+        hosts.push(decode(host, "host")?.into_owned());
+        ports.push(port);
+    }
+    if hosts.iter().any(|host| !host.is_empty()) {
+        config.hosts = hosts;
+    }
+    // Without any, they are what was known before.
+    if any_port {
+        config.ports = ports;
     }
     Ok(())
 }

@@ -1,0 +1,66 @@
+//! The other form of libpq's connection strings: `host=localhost dbname=agents user=agents`.
+
+use std::iter::Peekable;
+use std::str::Chars;
+
+use checkpoint_core::{Error, Result};
+
+use super::{PostgresConfig, invalid, parameters};
+
+/// Reads `key = value` pairs with spaces in between. A value with spaces stands in single quotes; a backslash takes what
+/// follows as it is.
+pub(super) fn parse(text: &str, config: &mut PostgresConfig) -> Result<()> {
+    if text.contains('\0') {
+        return Err(invalid("the connection string must not have a NUL byte"));
+    }
+    let mut rest = text.chars().peekable();
+    let mut after_password = false;
+    loop {
+        skip_spaces(&mut rest);
+        if rest.peek().is_none() {
+            return Ok(());
+        }
+        let mut key = String::new();
+        while let Some(c) = rest.next_if(|c| *c != '=' && !c.is_ascii_whitespace()) {
+            key.push(c);
+        }
+        skip_spaces(&mut rest);
+        if rest.next() != Some('=') {
+            return Err(wrong("a parameter of the connection string has no = and no value"));
+        }
+        skip_spaces(&mut rest);
+        let value = parse_value(&mut rest)?;
+        // What was meant to be a part of the password is not shown.
+        if after_password && !parameters::KNOWN.contains(&&*key) {
+            return Err(wrong("a parameter of the connection string is not known"));
+        }
+        after_password |= key == "password";
+        config.set(&key, &value)?;
+    }
+}
+
+fn parse_value(rest: &mut Peekable<Chars<'_>>) -> Result<String> {
+    let quoted = rest.next_if_eq(&'\'').is_some();
+    let mut value = String::new();
+    loop {
+        match rest.next() {
+            Some('\'') if quoted => return Ok(value),
+            None if quoted => return Err(wrong("a quoted value of the connection string has no end")),
+            None => return Ok(value),
+            Some(c) if !quoted && c.is_ascii_whitespace() => return Ok(value),
+            // At the end of an unquoted value, libpq passes it over.
+            Some('\\') => value.extend(rest.next()),
+            Some(c) => value.push(c),
+        }
+    }
+}
+
+fn skip_spaces(rest: &mut Peekable<Chars<'_>>) {
+    while rest.next_if(char::is_ascii_whitespace).is_some() {}
+}
+
+fn wrong(what: &str) -> Error {
+    Error::invalid_config(format!(
+        "{what}; a value with spaces stands in single quotes, and a quote or a backslash in it is written with a backslash before"
+    ))
+}
