@@ -231,8 +231,8 @@ async def drive_stores(driver, where, printed, analyze):
         from langgraph_ckpt import PostgresStore
 
         with PostgresStore.from_conn_string(where) as store:
-            waiting = driver == WHEEL_ASYNC
-            return await stores.drive_store(store if waiting else stores.BlockingStore(store), items, analyze)
+            of = stores.WaitingStore if driver == WHEEL_ASYNC else stores.BlockingStore
+            return await stores.drive_store(of(store), items, analyze)
     if driver == POOL:
         async with stores.pooled(where) as store:
             return await stores.drive_store(store, items, analyze)

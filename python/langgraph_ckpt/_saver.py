@@ -17,6 +17,7 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_ckpt import _native
 from langgraph_ckpt._closing import Closing
@@ -49,7 +50,11 @@ class Saver(Closing, BaseCheckpointSaver[str]):
     Values go through `serde`, as in LangGraph's own savers, and nothing else looks into them.
     """
 
-    def __init__(self, native: _native.Saver, *, serde: SerializerProtocol | None = None) -> None:
+    def __init__(
+        self, native: _native.Saver, *, serde: SerializerProtocol | None = None, cipher: _native.Cipher | None = None
+    ) -> None:
+        if cipher is not None and isinstance(serde, EncryptedSerializer):
+            raise ValueError("serde encrypts already: give it or a cipher, not both")
         super().__init__(serde=serde)
         self._native = native
 

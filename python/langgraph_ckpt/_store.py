@@ -162,8 +162,7 @@ class Store(Closing, BaseStore):
 
     async def aclose(self) -> None:
         """Closes the store, as `close` does."""
-        await self.astop_ttl_sweeper()
-        self._native.close()
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
 
     def _embed(self, documents: list[str], queries: list[str]) -> tuple[Any, Any]:
         embeddings = self.embeddings

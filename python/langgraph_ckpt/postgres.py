@@ -79,7 +79,7 @@ class PostgresSaver(Saver):
         native = _native.postgres_saver(
             conn_string, cipher=cipher, read_replica=read_replica, compression=compression, options=options
         )
-        super().__init__(native, serde=serde)
+        super().__init__(native, serde=serde, cipher=cipher)
 
     @classmethod
     def from_conn_string(cls: type[P], conn_string: str, **options: Any) -> P:

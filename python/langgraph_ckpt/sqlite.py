@@ -66,7 +66,7 @@ class SqliteSaver(Saver):
         serde = maybe_add_typed_methods(serde or self.serde)
         plain = type(serde) is JsonPlusSerializer and not serde.pickle_fallback
         native = _native.sqlite_saver(path, reader=None if plain else serde, cipher=cipher, options=options)
-        super().__init__(native, serde=serde)
+        super().__init__(native, serde=serde, cipher=cipher)
 
     @classmethod
     def from_conn_string(cls: type[S], conn_string: str | os.PathLike[str], **options: Any) -> S:

@@ -216,13 +216,24 @@ def test_keys_rotate(open_saver: Callable[..., Any], flow: Flow, config: dict[st
         assert flow(saver).get_tuple(config).checkpoint["channel_values"]["scalar"] == SECRET
 
 
+class OneOfOnesOwn:
+    """Encrypts as LangGraph's does, and is not known to."""
+
+    def __init__(self) -> None:
+        self.dumps_typed, self.loads_typed = encrypted().dumps_typed, encrypted().loads_typed
+
+
 @kinds(lasting=True)
 def test_serializer_and_cipher_together_are_refused(
     open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any]
 ) -> None:
+    cipher = Cipher.aes_gcm("k1", KEY)
+    with pytest.raises(ValueError, match="not both"):
+        open_saver(serde=encrypted(), cipher=cipher)
+    saver = open_saver(serde=OneOfOnesOwn(), cipher=cipher)
     with pytest.raises(ValueError):
-        saver = open_saver(serde=encrypted(), cipher=Cipher.aes_gcm("k1", KEY))
         run_halfway(flow, saver, config)
+    assert flow(saver).list(config) == []
 
 
 @pytest.mark.parametrize("make", [lambda: Cipher.aes(b"short"), lambda: Cipher.aes_gcm("k", b"\x00" * 31)])

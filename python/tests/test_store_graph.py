@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, TypedDict
 
 import langgraph_ckpt
 import pytest
 from conftest import Flow
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_store
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
+from langmem import create_manage_memory_tool, create_search_memory_tool
 from stores import Letters, index, open_store, store_kind, store_place  # noqa: F401
+from test_agents import calls, model
 
 
 class State(TypedDict, total=False):
@@ -107,6 +112,31 @@ def test_the_functional_api_has_the_store(store: Any, flow: Flow) -> None:
 
     assert flow(run).invoke(["pizza with olives", "a house", "the sea"]) == ["pizza with olives"]
     assert len(store.search(("notes",))) == 3
+
+
+def test_langmems_tools_keep_and_find_memories(
+    open_store: Callable[..., Any], letters: Letters, flow: Flow
+) -> None:
+    store = open_store(index=index(letters, fields=["content"]))
+    namespace = ("memories", "{user_id}")
+    tools = [create_manage_memory_tool(namespace), create_search_memory_tool(namespace)]
+
+    def says(*answers: AIMessage | str, user: str = "ann") -> list[AnyMessage]:
+        agent = create_agent(model(*answers, "done"), tools, store=store)
+        config = {"configurable": {"user_id": user}}
+        return flow(agent).invoke({"messages": [HumanMessage("go on")]}, config)["messages"]
+
+    said = ["Ann likes to eat pizza with olives", "Ann lives in a small house by the sea"]
+    for content in said:
+        assert "created memory" in says(calls("manage_memory", content=content))[2].content
+    [found] = json.loads(says(calls("search_memory", query="who likes pizza?", limit=1))[2].content)
+    assert found["value"] == {"content": said[0]}
+    assert json.loads(says(calls("search_memory", query="who likes pizza?"), user="bob")[2].content) == []
+    says(calls("manage_memory", content="Ann likes pasta", action="update", id=found["key"]))
+    kept = store.get(("memories", "ann"), found["key"])
+    assert kept is not None and kept.value == {"content": "Ann likes pasta"}
+    says(calls("manage_memory", action="delete", id=found["key"]))
+    assert [item.value["content"] for item in store.search(("memories",))] == said[1:]
 
 
 def test_what_a_store_refuses_reaches_the_graphs_caller(store: Any, flow: Flow) -> None:
