@@ -8,7 +8,7 @@
 use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
+use std::task::Poll;
 
 use checkpoint_core::Result;
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 
 use crate::error::OrRaise;
 use crate::event_loop::{Bridge, Expected};
-use crate::runtime::{self, Driver, lock};
+use crate::runtime::{self, lock};
 
 type Future<T> = Pin<Box<dyn std::future::Future<Output = Result<T>> + Send>>;
 type Finish<T> = Box<dyn FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send>;
@@ -157,29 +157,33 @@ struct Work<T> {
 
 impl<T: Send + 'static> Job for Work<T> {
     fn wait(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let Self { future, finish, .. } = *self;
-        finish(py, runtime::block_on(py, future)?.or_raise(py)?)
+        let Self { mut future, finish, at_once } = *self;
+        let begun = if at_once { runtime::poll_once(py, &mut future)? } else { Poll::Pending };
+        let result = match begun {
+            Poll::Ready(result) => result,
+            Poll::Pending => runtime::block_on(py, future)?,
+        };
+        finish(py, result.or_raise(py)?)
     }
 
     fn start(self: Box<Self>, py: Python<'_>) -> PyResult<Started> {
         let Self { mut future, finish, at_once } = *self;
-        let driver = Driver::get(py)?;
         if at_once {
             // Polled again by the runtime if it is not ready.
-            if let Some(Poll::Ready(result)) = driver.poll(future.as_mut(), Waker::noop()) {
+            if let Poll::Ready(result) = runtime::poll_once(py, &mut future)? {
                 return Ok(Started::Ended(result.or_raise(py).and_then(|value| finish(py, value))));
             }
         }
         let outcome = Arc::new(Mutex::new(None));
         let (bridge, Expected { number, future: awaited, finished }) = Bridge::expect(py)?;
         let slot = Arc::clone(&outcome);
-        let task = driver.spawn(async move {
+        let task = runtime::spawn(py, async move {
             // Tells the loop however this ends.
             let _finished = finished;
             let result = future.await;
             let outcome: Outcome = Box::new(move |py| finish(py, result.or_raise(py)?));
             *lock(&slot) = Some(outcome);
-        });
+        })?;
         Ok(Started::Waiting(Waiting { future: awaited, outcome, task, bridge, number }))
     }
 }

@@ -4,13 +4,14 @@
 //! that started it: a child of `fork` has none of its threads, so it starts one of its own.
 
 use std::mem;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::process;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -35,80 +36,41 @@ static STATE: Mutex<State> = Mutex::new(State::Idle);
 /// What the interpreter closes when it exits.
 static OPENED: Mutex<Vec<Weak<dyn Close>>> = Mutex::new(Vec::new());
 
+/// The process whose runtime has ended, if any.
+static ENDED: AtomicU32 = AtomicU32::new(0);
+
 enum State {
     Idle,
-    Running { runtime: Runtime, gate: Gate, process: u32 },
+    Running { runtime: Runtime, process: u32 },
     Ended { process: u32 },
 }
-
-/// Whether the runtime has ended. It does not end while a caller's thread polls, which has it locked for reading: without
-/// a runtime, timers and sockets panic.
-type Gate = Arc<RwLock<bool>>;
 
 /// A lock whose holder cannot have left its content half changed.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The runtime of this process, as those see it who use it.
-pub(crate) struct Driver {
-    handle: Handle,
-    gate: Gate,
-}
-
-impl Driver {
-    /// The runtime of this process, which is started if need be.
-    pub(crate) fn get(_py: Python<'_>) -> PyResult<Self> {
-        let mut state = lock(&STATE);
-        match &*state {
-            State::Running { runtime, gate, process } if *process == process::id() => {
-                Ok(Self { handle: runtime.handle().clone(), gate: Arc::clone(gate) })
-            }
-            State::Ended { process } if *process == process::id() => Err(exiting()),
-            _ => {
-                let runtime = Builder::new_multi_thread()
-                    .worker_threads(workers()?)
-                    .thread_name("langgraph-ckpt")
-                    .enable_all()
-                    .build()
-                    .map_err(|error| {
-                        PyRuntimeError::new_err(format!("no threads can be started: {error}"))
-                    })?;
-                let driver = Self { handle: runtime.handle().clone(), gate: Gate::default() };
-                let gate = Arc::clone(&driver.gate);
-                // The runtime of a parent has no threads here: to end it would wait for them.
-                mem::forget(mem::replace(
-                    &mut *state,
-                    State::Running { runtime, gate, process: process::id() },
-                ));
-                Ok(driver)
-            }
+/// The runtime of this process, which is started if need be.
+fn handle(_py: Python<'_>) -> PyResult<Handle> {
+    let mut state = lock(&STATE);
+    match &*state {
+        State::Running { runtime, process } if *process == process::id() => Ok(runtime.handle().clone()),
+        State::Ended { process } if *process == process::id() => {
+            Err(PyRuntimeError::new_err("the interpreter is exiting; no call can be made any more"))
+        }
+        _ => {
+            let runtime = Builder::new_multi_thread()
+                .worker_threads(workers()?)
+                .thread_name("langgraph-ckpt")
+                .enable_all()
+                .build()
+                .map_err(|error| PyRuntimeError::new_err(format!("no threads can be started: {error}")))?;
+            let handle = runtime.handle().clone();
+            // The runtime of a parent has no threads here: to end it would wait for them.
+            mem::forget(mem::replace(&mut *state, State::Running { runtime, process: process::id() }));
+            Ok(handle)
         }
     }
-
-    /// Goes on with a future on this thread; nothing where the runtime has ended.
-    pub(crate) fn poll<F: Future + ?Sized>(
-        &self,
-        future: Pin<&mut F>,
-        waker: &Waker,
-    ) -> Option<Poll<F::Output>> {
-        // Not waited for: who has it otherwise is ending the runtime.
-        let ended = self.gate.try_read().ok()?;
-        if *ended {
-            return None;
-        }
-        let _entered = self.handle.enter();
-        Some(future.poll(&mut Context::from_waker(waker)))
-    }
-
-    /// Has the runtime go on with a future.
-    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        self.handle.spawn(future).abort_handle()
-    }
-}
-
-fn exiting() -> PyErr {
-    PyRuntimeError::new_err("the interpreter is exiting; no call can be made any more")
 }
 
 fn workers() -> PyResult<usize> {
@@ -119,34 +81,55 @@ fn workers() -> PyResult<usize> {
         .ok_or_else(|| PyRuntimeError::new_err(format!("{WORKERS_VARIABLE} must be a number from 1 to 1024")))
 }
 
-/// Waits for a future on this thread, without the GIL. A signal whose handler raises ends the wait and drops the future.
-pub(crate) fn block_on<F>(py: Python<'_>, future: F) -> PyResult<F::Output>
-where
-    F: Future + Send,
-    F::Output: Send,
-{
-    let driver = Driver::get(py)?;
-    let mut future = pin!(future);
-    let woken = Arc::new(Woken { thread: thread::current(), flag: AtomicBool::new(false) });
-    let waker = Waker::from(Arc::clone(&woken));
+/// Begins a future on this thread: all of it, where it has nothing to wait for. Whoever has the GIL here keeps it, so that the
+/// runtime does not end meanwhile: without one, timers and sockets panic.
+pub(crate) fn poll_once<F: Future + Unpin>(py: Python<'_>, future: &mut F) -> PyResult<Poll<F::Output>> {
+    let handle = handle(py)?;
+    let _entered = handle.enter();
+    Ok(Pin::new(future).poll(&mut Context::from_waker(Waker::noop())))
+}
+
+/// Has the runtime run a future.
+pub(crate) fn spawn(
+    py: Python<'_>,
+    future: impl Future<Output = ()> + Send + 'static,
+) -> PyResult<AbortHandle> {
+    Ok(handle(py)?.spawn(future).abort_handle())
+}
+
+/// Has the runtime run a future, and waits for it without the GIL. A signal whose handler raises ends both. (The future does
+/// not run on this thread: each piece of a large answer would have to wake it.)
+pub(crate) fn block_on<T: Send + 'static>(
+    py: Python<'_>,
+    future: impl Future<Output = T> + Send + 'static,
+) -> PyResult<T> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let task = async move {
+        // Whoever was interrupted does not listen any more.
+        let _ = sender.send(future.await);
+    };
+    let _task = AbortOnDrop(spawn(py, task)?);
+    let mut receiver = receiver;
     loop {
-        let ready = py.detach(|| {
-            let until = Instant::now() + SIGNALS;
-            loop {
-                match driver.poll(future.as_mut(), &waker) {
-                    Some(Poll::Ready(output)) => return Some(output),
-                    Some(Poll::Pending) if woken.wait(until) => {}
-                    Some(Poll::Pending) => return None,
-                    // The interpreter is exiting and has joined its threads, so this is a daemon, which never gets the
-                    // GIL again.
-                    None => stay(),
-                }
+        let (outcome, back) = py.detach(move || {
+            let outcome = receiver.recv_timeout(SIGNALS);
+            if matches!(outcome, Err(RecvTimeoutError::Disconnected))
+                && ENDED.load(Ordering::Acquire) == process::id()
+            {
+                // The interpreter is exiting and has joined its threads, so this is a daemon, which never gets the GIL
+                // again.
+                stay();
             }
+            (outcome, receiver)
         });
-        match ready {
-            Some(output) => return Ok(output),
-            None => py.check_signals()?,
+        match outcome {
+            Ok(output) => return Ok(output),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("the call was ended before it had a result"));
+            }
         }
+        receiver = back;
     }
 }
 
@@ -157,34 +140,12 @@ fn stay() -> ! {
     }
 }
 
-/// Wakes a thread that waits for its future.
-struct Woken {
-    thread: Thread,
-    flag: AtomicBool,
-}
+/// Ends a task that nobody waits for any more.
+struct AbortOnDrop(AbortHandle);
 
-impl Woken {
-    /// Whether the thread was woken before that time.
-    fn wait(&self, until: Instant) -> bool {
-        while !self.flag.swap(false, Ordering::Acquire) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            thread::park_timeout(left);
-        }
-        true
-    }
-}
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.flag.store(true, Ordering::Release);
-        self.thread.unpark();
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -286,6 +247,7 @@ fn shut_down(py: Python<'_>) {
     let opened = mem::take(&mut *lock(&OPENED));
     let ended = State::Ended { process: process::id() };
     let state = mem::replace(&mut *lock(&STATE), ended);
+    ENDED.store(process::id(), Ordering::Release);
     py.detach(|| {
         for closable in opened {
             if let Some(closable) = closable.upgrade() {
@@ -293,31 +255,12 @@ fn shut_down(py: Python<'_>) {
             }
         }
         match state {
-            State::Running { runtime, gate, process } if process == process::id() => {
-                if shut(&gate) {
-                    runtime.shutdown_timeout(LAST_CALLS);
-                } else {
-                    mem::forget(runtime);
-                }
+            State::Running { runtime, process } if process == process::id() => {
+                runtime.shutdown_timeout(LAST_CALLS);
             }
             state => mem::forget(state),
         }
     });
-}
-
-/// Keeps callers' threads from polling any more; false where one is still at it after the time for last calls.
-fn shut(gate: &Gate) -> bool {
-    let until = Instant::now() + LAST_CALLS;
-    loop {
-        if let Ok(mut ended) = gate.try_write() {
-            *ended = true;
-            return true;
-        }
-        if Instant::now() > until {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
