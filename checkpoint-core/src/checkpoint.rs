@@ -69,6 +69,13 @@ pub struct Checkpoint {
     pub extra: ChannelValues,
     /// The whole checkpoint as one value that was not looked into; see [`Checkpoint::opaque`].
     pub opaque: Option<TypedBytes>,
+    /// Channels whose values are not here, because the parent has them under the same version: for a caller to whom it
+    /// costs something to make a value's bytes. Empty in what is read.
+    ///
+    /// Where the parent does not have them (any more), `put` stores nothing and fails with
+    /// [`Conflict`](crate::ErrorKind::Conflict): then it is called again with all values. A saver that keeps whole
+    /// checkpoints fails with [`Unsupported`](crate::ErrorKind::Unsupported).
+    pub unchanged: Vec<Str>,
 }
 
 impl Checkpoint {
@@ -92,6 +99,7 @@ impl Checkpoint {
             updated_channels: None,
             extra: ChannelValues::new(),
             opaque: None,
+            unchanged: Vec::new(),
         }
     }
 
@@ -114,6 +122,26 @@ impl Checkpoint {
     /// Whether this stands for a checkpoint that is encrypted; see [`Checkpoint::opaque`].
     pub fn is_sealed(&self) -> bool {
         self.opaque.as_ref().is_some_and(TypedBytes::is_sealed)
+    }
+
+    /// The version of a channel whose value the parent has; see [`unchanged`](Self::unchanged).
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) when it has none.
+    pub fn unchanged_version(&self, channel: &str) -> crate::Result<&ChannelVersion> {
+        self.channel_versions.get(channel).ok_or_else(|| {
+            crate::Error::invalid_argument("an unchanged channel has no version; add it to channel_versions")
+                .with("channel", channel)
+        })
+    }
+
+    /// The error of a `put` whose parent does not have the value of an [`unchanged`](Self::unchanged) channel.
+    pub fn gone(channel: &str) -> crate::Error {
+        crate::Error::new(
+            crate::ErrorKind::Conflict,
+            "the parent does not have the value of an unchanged channel (any more); give all values",
+        )
+        .with("channel", channel)
     }
 
     /// Refuses a checkpoint whose channels are not known, for savers that store or look at them.

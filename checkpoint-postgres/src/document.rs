@@ -134,6 +134,13 @@ pub(crate) fn split(
         check_name("type", &typed.tag)?;
         blobs.push(BlobRow { channel: (*channel).clone(), version, typed });
     }
+    for channel in &checkpoint.unchanged {
+        let version = checkpoint.unchanged_version(channel)?;
+        if new_versions.contains_key(channel) {
+            return Err(Checkpoint::gone(channel));
+        }
+        carried.insert(&**channel, version);
+    }
     // Two calls that store the same rows meet them in the same order.
     blobs.sort_unstable_by(|a, b| (&a.channel, &a.version).cmp(&(&b.channel, &b.version)));
     let document = Document {
@@ -391,6 +398,7 @@ pub(crate) fn decode(document: &[u8], boundary: &Boundary) -> Result<Checkpoint>
         updated_channels: None,
         extra: ChannelValues::new(),
         opaque: None,
+        unchanged: Vec::new(),
     };
     for (key, raw) in fields {
         let json = raw.get();

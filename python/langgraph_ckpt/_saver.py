@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -39,6 +40,10 @@ def check_conn_string(conn_string: object, mine: str, wanted: str) -> str:
         if owner != mine:
             raise ValueError(f"{mine} takes {wanted}, and this is a URL of {scheme}: use {owner}")
     return conn_string
+
+
+def _is_conflict(error: RuntimeError) -> bool:
+    return getattr(error, "kind", None) == "conflict"
 
 
 class Saver(Closing, BaseCheckpointSaver[str]):
@@ -100,7 +105,7 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         Yields:
             Checkpoints with their metadata and pending writes.
         """
-        listing = self._native.list(self.serde, config, filter, before, limit)
+        listing = self._native.list(self.serde, config or None, filter, before, limit)
         while (found := listing.next().wait()) is not None:
             yield found
 
@@ -113,7 +118,7 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """Lists checkpoints as `list` does."""
-        listing = self._native.list(self.serde, config, filter, before, limit)
+        listing = self._native.list(self.serde, config or None, filter, before, limit)
         while (found := await listing.next()) is not None:
             yield found
 
@@ -140,8 +145,16 @@ class Saver(Closing, BaseCheckpointSaver[str]):
             TypeError: If the serializer does not know a value.
             ValueError: If the database cannot hold something. Nothing was stored then.
         """
-        metadata = self._metadata(config, metadata)
-        return self._native.put(self.serde, config, checkpoint, metadata, new_versions).wait()
+        put = partial(
+            self._native.put, self.serde, config, checkpoint, self._metadata(config, metadata), new_versions
+        )
+        try:
+            return put(with_all=False).wait()
+        except RuntimeError as error:
+            if not _is_conflict(error):
+                raise
+        # The parent has not (any more) what did not change.
+        return put(with_all=True).wait()
 
     async def aput(
         self,
@@ -151,8 +164,15 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Stores a checkpoint as `put` does."""
-        metadata = self._metadata(config, metadata)
-        return await self._native.put(self.serde, config, checkpoint, metadata, new_versions)
+        put = partial(
+            self._native.put, self.serde, config, checkpoint, self._metadata(config, metadata), new_versions
+        )
+        try:
+            return await put(with_all=False)
+        except RuntimeError as error:
+            if not _is_conflict(error):
+                raise
+        return await put(with_all=True)
 
     def put_writes(
         self,
@@ -274,9 +294,14 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         await self._native.setup()
 
     def close(self) -> None:
-        """Closes the saver, and all that share its connections (what `with_allowlist` returned). May be repeated."""
-        self._native.close().wait()
+        """Closes the saver, and all that share its connections (what `with_allowlist` returned).
+
+        It waits for calls that are under way. A listing that is not read to its end is over. May be repeated.
+        """
+        if not self._native.closed:
+            self._native.close().wait()
 
     async def aclose(self) -> None:
         """Closes the saver as `close` does."""
-        await self._native.close()
+        if not self._native.closed:
+            await self._native.close()

@@ -127,7 +127,7 @@ class Store(Closing, BaseStore):
             done: Future[None] = Future()
             done.set_result(None)
             return done
-        if self._sweeper is None or not self._sweeper.is_alive():
+        if self._sweeper is None or not self._sweeper.is_alive() or self._sweeper.future.done():
             minutes = sweep_interval_minutes or self.ttl_config.get("sweep_interval_minutes") or 5
             self._sweeper = _Sweeper(self, float(minutes) * 60)
             self._sweeper.start()
@@ -156,13 +156,16 @@ class Store(Closing, BaseStore):
         return await asyncio.get_running_loop().run_in_executor(None, self.stop_ttl_sweeper, timeout)
 
     def close(self) -> None:
-        """Stops the sweeper, and closes the connections once they are free. Closing it again does nothing."""
+        """Stops the sweeper, waits for calls that are under way, and closes the connections. May be repeated."""
         self.stop_ttl_sweeper()
-        self._native.close()
+        if not self._native.closed:
+            self._native.close().wait()
 
     async def aclose(self) -> None:
         """Closes the store, as `close` does."""
-        await asyncio.get_running_loop().run_in_executor(None, self.close)
+        await self.astop_ttl_sweeper()
+        if not self._native.closed:
+            await self._native.close()
 
     def _embed(self, documents: list[str], queries: list[str]) -> tuple[Any, Any]:
         embeddings = self.embeddings

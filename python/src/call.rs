@@ -12,13 +12,14 @@ use std::task::Poll;
 
 use checkpoint_core::Result;
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 use tokio::task::AbortHandle;
 
 use crate::error::OrRaise;
-use crate::event_loop::{Bridge, Expected};
+use crate::event_loop::{Bridge, Expected, try_lock};
 use crate::runtime::{self, lock};
 
 type Future<T> = Pin<Box<dyn std::future::Future<Output = Result<T>> + Send>>;
@@ -135,6 +136,19 @@ impl Call {
             waiting.task.abort();
             waiting.bridge.get().forget(waiting.number);
         }
+    }
+
+    /// The task that awaits this holds it, and what it waits for holds the task.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        if let Some(State::Waiting(waiting)) = try_lock(&self.state).as_deref() {
+            visit.call(&waiting.future)?;
+            visit.call(&waiting.bridge)?;
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        self.close();
     }
 }
 

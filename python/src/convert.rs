@@ -136,7 +136,9 @@ pub(crate) fn for_each_entry<'py>(
     mut entry: impl FnMut(Bound<'py, PyAny>, Bound<'py, PyAny>) -> PyResult<()>,
 ) -> PyResult<()> {
     if let Ok(map) = map.cast::<PyDict>() {
-        for (key, value) in map {
+        // A list of them: what is called with an entry may be Python, and change the map.
+        for item in map.items() {
+            let (key, value) = item.extract()?;
             entry(key, value)?;
         }
         return Ok(());

@@ -9,58 +9,61 @@ use std::mem;
 use std::os::{fd::AsRawFd, unix::net::UnixStream};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
+use pyo3::exceptions::PyTypeError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 
 use crate::runtime::lock;
 
 static RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
+/// The bridge of each loop, whichever thread runs it: a `WeakKeyDictionary` of weak references. What waits at a bridge
+/// holds the loop, so one that was held here would keep its loop for ever.
+static BRIDGES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
 thread_local! {
-    /// The loop that this thread ran last.
+    /// The loop that this thread ran last, to be found sooner.
     static KNOWN: RefCell<Option<Known>> = const { RefCell::new(None) };
 }
 
+/// A loop and its bridge. Holds neither.
 struct Known {
-    event_loop: Py<PyAny>,
-    bridge: Py<Bridge>,
-    process: u32,
+    event_loop: Py<PyWeakrefReference>,
+    bridge: Py<PyWeakrefReference>,
 }
 
-/// Stands between the runtime and one event loop, which calls it when there is something to read from its socket.
-#[pyclass(frozen, module = "langgraph_ckpt._native")]
+/// Stands between the runtime and one event loop, which calls it when there is something to read from its socket. A loop
+/// that watches the socket holds it, and any other is held, with it, by the calls under way.
+#[pyclass(frozen, weakref, module = "langgraph_ckpt._native")]
 pub(crate) struct Bridge {
     ended: Arc<Ended>,
     waiting: Mutex<HashMap<u64, Py<PyAny>>>,
     next: AtomicU64,
-    #[cfg(unix)]
-    reader: Option<UnixStream>,
+    process: u32,
 }
 
-/// The calls that have ended since the loop last looked.
+/// The calls that have ended since the loop last looked. It holds nothing of Python's, so that calls under way do not
+/// keep a loop that is gone.
+#[derive(Default)]
 struct Ended {
     numbers: Mutex<Vec<u64>>,
-    alarm: Mutex<Alarm>,
-}
-
-/// What wakes a loop.
-enum Alarm {
-    /// Its end of a pair of sockets: nobody waits for the GIL.
+    /// The loop's end and the runtime's, where the loop watches sockets. They are closed together: to write when the
+    /// other end is closed would be a SIGPIPE.
     #[cfg(unix)]
-    Socket(UnixStream),
-    /// For loops that watch no sockets (on Windows): the loop, and what it shall call.
-    Threadsafe(Py<PyAny>, Py<Bridge>),
-    /// Before it is known.
-    Unset,
+    sockets: Option<(UnixStream, UnixStream)>,
 }
 
 /// Tells the loop that a call has ended, when it is dropped.
 pub(crate) struct Finished {
     number: u64,
     ended: Arc<Ended>,
+    /// For loops that watch no sockets (on Windows): the loop, and what it shall call. Both live until the call ends.
+    threadsafe: Option<(Py<PyAny>, Py<Bridge>)>,
 }
 
 impl Drop for Finished {
@@ -71,27 +74,20 @@ impl Drop for Finished {
             numbers.len() == 1
         };
         // Whoever was first has woken the loop already.
-        if first {
-            lock(&self.ended.alarm).ring();
+        if !first {
+            return;
         }
-    }
-}
-
-impl Alarm {
-    fn ring(&mut self) {
-        match self {
-            #[cfg(unix)]
-            Self::Socket(socket) => {
-                // Where there is no room, the loop has enough to wake for.
-                let _ = socket.write(&[0]);
-            }
-            Self::Threadsafe(event_loop, bridge) => {
-                // A loop that is closed has nobody who waits.
-                let _ = Python::try_attach(|py| {
-                    event_loop.call_method1(py, intern!(py, "call_soon_threadsafe"), (&*bridge,))
-                });
-            }
-            Self::Unset => {}
+        #[cfg(unix)]
+        if let Some((_, writer)) = &self.ended.sockets {
+            let mut writer = writer;
+            // Where there is no room, the loop has enough to wake for. Nobody waits for the GIL here.
+            let _ = writer.write(&[0]);
+        }
+        if let Some((event_loop, bridge)) = self.threadsafe.take() {
+            // A loop that is closed has nobody who waits.
+            let _ = Python::try_attach(move |py| {
+                event_loop.call_method1(py, intern!(py, "call_soon_threadsafe"), (bridge,))
+            });
         }
     }
 }
@@ -103,16 +99,36 @@ pub(crate) struct Expected {
     pub(crate) finished: Finished,
 }
 
+impl Known {
+    fn new(event_loop: &Bound<'_, PyAny>, bridge: &Bound<'_, Bridge>) -> PyResult<Self> {
+        Ok(Self {
+            event_loop: PyWeakrefReference::new(event_loop)?.unbind(),
+            bridge: PyWeakrefReference::new(bridge)?.unbind(),
+        })
+    }
+
+    fn find<'py>(&self, event_loop: &Bound<'py, PyAny>) -> Option<Bound<'py, Bridge>> {
+        let py = event_loop.py();
+        let same = self.event_loop.bind(py).upgrade().is_some_and(|known| known.is(event_loop));
+        if same { Bridge::living(self.bridge.bind(py)) } else { None }
+    }
+}
+
 impl Bridge {
     /// Makes a future of the loop that runs on this thread, and the bridge that it is told through.
     pub(crate) fn expect(py: Python<'_>) -> PyResult<(Py<Self>, Expected)> {
         let running = RUNNING_LOOP.import(py, "asyncio", "get_running_loop")?.call0()?;
-        let bridge = Self::of(py, &running)?;
+        let bridge = Self::of(&running)?.unbind();
         let future = running.call_method0(intern!(py, "create_future"))?.unbind();
         let this = bridge.get();
         let number = this.next.fetch_add(1, Ordering::Relaxed);
         lock(&this.waiting).insert(number, future.clone_ref(py));
-        let finished = Finished { number, ended: Arc::clone(&this.ended) };
+        #[cfg(unix)]
+        let watched = this.ended.sockets.is_some();
+        #[cfg(not(unix))]
+        let watched = false;
+        let threadsafe = (!watched).then(|| (running.unbind(), bridge.clone_ref(py)));
+        let finished = Finished { number, ended: Arc::clone(&this.ended), threadsafe };
         Ok((bridge, Expected { number, future, finished }))
     }
 
@@ -122,59 +138,68 @@ impl Bridge {
         drop(future);
     }
 
-    fn of(py: Python<'_>, event_loop: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
-        let known = KNOWN.with_borrow(|known| {
-            let known = known.as_ref()?;
-            let same = known.event_loop.is(event_loop) && known.process == process::id();
-            same.then(|| known.bridge.clone_ref(py))
-        });
+    /// The bridge of a loop: one as long as the loop lives, since each has sockets that the loop watches to its end.
+    fn of<'py>(event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        let py = event_loop.py();
+        let known = KNOWN.with_borrow(|known| known.as_ref()?.find(event_loop));
         if let Some(bridge) = known {
             return Ok(bridge);
         }
-        let bridge = Self::make(py, event_loop)?;
-        let known = Known {
-            event_loop: event_loop.clone().unbind(),
-            bridge: bridge.clone_ref(py),
-            process: process::id(),
+        let bridges = BRIDGES.get_or_try_init(py, || {
+            py.import("weakref")?.call_method0("WeakKeyDictionary").map(Bound::unbind)
+        })?;
+        let bridges = bridges.bind(py);
+        let found = match bridges.call_method1(intern!(py, "get"), (event_loop,)) {
+            Ok(found) => found,
+            // A loop that cannot be remembered would get sockets with each call, so it gets none.
+            Err(error) if error.is_instance_of::<PyTypeError>(py) => {
+                return Bound::new(py, Self::new(Ended::default()));
+            }
+            Err(error) => return Err(error),
         };
-        let before = KNOWN.replace(Some(known));
-        if before.as_ref().is_some_and(|before| before.process != process::id()) {
-            // To end a loop of the parent would end its sockets' registrations there.
-            mem::forget(before);
+        let found = found.cast::<PyWeakrefReference>().ok().and_then(Self::living);
+        let made = found.is_none();
+        let bridge = found.map_or_else(|| Self::make(event_loop), Ok)?;
+        let known = Known::new(event_loop, &bridge)?;
+        if made {
+            bridges.set_item(event_loop, &known.bridge)?;
         }
+        KNOWN.set(Some(known));
         Ok(bridge)
     }
 
+    /// What is referred to, if it is there still and not a parent's: a child of `fork` leaves the parent's sockets alone.
+    fn living<'py>(bridge: &Bound<'py, PyWeakrefReference>) -> Option<Bound<'py, Self>> {
+        let bridge = bridge.upgrade()?.cast_into::<Self>().ok()?;
+        (bridge.get().process == process::id()).then_some(bridge)
+    }
+
     #[cfg(unix)]
-    fn make(py: Python<'_>, event_loop: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
+    fn make<'py>(event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        let py = event_loop.py();
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
         writer.set_nonblocking(true)?;
         let file = reader.as_raw_fd();
-        let bridge = Py::new(py, Self::new(Some(reader)))?;
-        let alarm = match event_loop.call_method1(intern!(py, "add_reader"), (file, &bridge)) {
-            Ok(_) => Alarm::Socket(writer),
-            Err(_) => Alarm::Threadsafe(event_loop.clone().unbind(), bridge.clone_ref(py)),
-        };
-        *lock(&bridge.get().ended.alarm) = alarm;
-        Ok(bridge)
+        let bridge =
+            Bound::new(py, Self::new(Ended { sockets: Some((reader, writer)), ..Ended::default() }))?;
+        match event_loop.call_method1(intern!(py, "add_reader"), (file, &bridge)) {
+            Ok(_) => Ok(bridge),
+            Err(_) => Bound::new(py, Self::new(Ended::default())),
+        }
     }
 
     #[cfg(not(unix))]
-    fn make(py: Python<'_>, event_loop: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
-        let bridge = Py::new(py, Self::new())?;
-        let alarm = Alarm::Threadsafe(event_loop.clone().unbind(), bridge.clone_ref(py));
-        *lock(&bridge.get().ended.alarm) = alarm;
-        Ok(bridge)
+    fn make<'py>(event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        Bound::new(event_loop.py(), Self::new(Ended::default()))
     }
 
-    fn new(#[cfg(unix)] reader: Option<UnixStream>) -> Self {
+    fn new(ended: Ended) -> Self {
         Self {
-            ended: Arc::new(Ended { numbers: Mutex::default(), alarm: Mutex::new(Alarm::Unset) }),
+            ended: Arc::new(ended),
             waiting: Mutex::default(),
             next: AtomicU64::new(0),
-            #[cfg(unix)]
-            reader,
+            process: process::id(),
         }
     }
 }
@@ -184,7 +209,8 @@ impl Bridge {
     /// Wakes the tasks whose calls have ended.
     fn __call__(&self, py: Python<'_>) {
         #[cfg(unix)]
-        if let Some(mut reader) = self.reader.as_ref() {
+        if let Some((reader, _)) = &self.ended.sockets {
+            let mut reader = reader;
             // One byte for each time that the list below was empty.
             let _ = reader.read(&mut [0; 64]);
         }
@@ -196,5 +222,25 @@ impl Bridge {
                 let _ = future.call_method1(py, intern!(py, "set_result"), (py.None(),));
             }
         }
+    }
+
+    /// The futures lead to the tasks that wait, and those back here.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        try_lock(&self.waiting).map_or(Ok(()), |waiting| waiting.values().try_for_each(|one| visit.call(one)))
+    }
+
+    fn __clear__(&self) {
+        let waiting = mem::take(&mut *lock(&self.waiting));
+        drop(waiting);
+    }
+}
+
+/// A lock as the garbage collector takes it, which must not wait. Whoever has one of these has the GIL, as the collector
+/// does, so that none is held meanwhile.
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }

@@ -8,17 +8,20 @@ use futures_util::StreamExt;
 use pyo3::prelude::*;
 
 use crate::call::Call;
-use crate::runtime::lock;
+use crate::runtime::{Opened, Part, drop_detached, lock};
 use crate::saver::Backend;
 use crate::tuple::{self, Serde};
 
 /// A listing that is under way.
 #[pyclass(frozen, module = "langgraph_ckpt._native")]
 pub(crate) struct Listing {
-    backend: Backend,
+    opened: Opened<Backend>,
     serde: Arc<Serde>,
-    state: Arc<Mutex<State>>,
+    place: Arc<Place>,
 }
+
+/// Where a listing is, between calls.
+struct Place(Mutex<State>);
 
 enum State {
     New(ListQuery),
@@ -27,30 +30,55 @@ enum State {
     Over,
 }
 
+impl Place {
+    fn replace(&self, state: State) -> State {
+        mem::replace(&mut *lock(&self.0), state)
+    }
+}
+
+impl Part for Place {
+    fn let_go(&self) {
+        drop(self.replace(State::Over));
+    }
+}
+
 impl Listing {
-    pub(crate) fn new(backend: Backend, query: ListQuery, serde: Serde) -> Self {
-        Self { backend, serde: Arc::new(serde), state: Arc::new(Mutex::new(State::New(query))) }
+    pub(crate) fn new(opened: &Opened<Backend>, query: ListQuery, serde: Serde) -> Self {
+        let place = Arc::new(Place(Mutex::new(State::New(query))));
+        opened.has_part(&place);
+        Self { opened: opened.clone(), serde: Arc::new(serde), place }
+    }
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        // It may have the last handle on a file.
+        drop_detached(self.place.replace(State::Over));
     }
 }
 
 #[pymethods]
 impl Listing {
     /// The next checkpoint, or `None` at the end. What the last page had more is returned at once.
-    fn next(&self) -> Call {
-        let (backend, state) = (self.backend.clone(), Arc::clone(&self.state));
-        let (layout, serde) = (backend.layout.clone(), Arc::clone(&self.serde));
-        Call::at_once(
+    fn next(&self) -> PyResult<Call> {
+        let (opened, place) = (self.opened.clone(), Arc::clone(&self.place));
+        let (backend, serde) = (opened.get()?, Arc::clone(&self.serde));
+        let layout = backend.layout.clone();
+        Ok(Call::at_once(
             async move {
                 // A call that is dropped while it waits leaves the listing at its end.
-                let before = mem::replace(&mut *lock(&state), State::Over);
-                let mut stream = match before {
+                let mut stream = match place.replace(State::Over) {
                     State::New(query) => backend.ready().await?.list(query),
                     State::Open(stream) => stream,
                     State::Over => return Ok(None),
                 };
                 let found = stream.next().await.transpose()?;
                 if found.is_some() {
-                    *lock(&state) = State::Open(stream);
+                    place.replace(State::Open(stream));
+                    // Whoever closed it meanwhile has passed by already.
+                    if opened.is_closed() {
+                        place.let_go();
+                    }
                 }
                 Ok(found)
             },
@@ -58,6 +86,6 @@ impl Listing {
                 Some(found) => tuple::from_tuple(py, &layout, &serde, &found),
                 None => Ok(py.None()),
             },
-        )
+        ))
     }
 }

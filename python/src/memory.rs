@@ -15,7 +15,6 @@ fn memory_saver(py: Python<'_>) -> NativeSaver {
         inline: Arc::new(|_| true),
         // Nothing is written in another form, so that objects keep their class.
         subclasses: false,
-        carries_over: false,
     });
     let saver = InMemorySaver::new().with_opaque_values(true);
     NativeSaver::new(py, Backend::new(saver, layout))

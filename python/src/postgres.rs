@@ -43,7 +43,6 @@ fn postgres_saver(
     let layout = Layout::Channels(Channels {
         inline: Arc::new(move |value| judge.keeps_inline(value)),
         subclasses: true,
-        carries_over: true,
     });
     Ok(NativeSaver::new(py, Backend::new(saver, layout)))
 }

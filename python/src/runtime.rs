@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
@@ -55,9 +55,7 @@ fn handle(_py: Python<'_>) -> PyResult<Handle> {
     let mut state = lock(&STATE);
     match &*state {
         State::Running { runtime, process } if *process == process::id() => Ok(runtime.handle().clone()),
-        State::Ended { process } if *process == process::id() => {
-            Err(PyRuntimeError::new_err("the interpreter is exiting; no call can be made any more"))
-        }
+        State::Ended { process } if *process == process::id() => Err(exiting()),
         _ => {
             let runtime = Builder::new_multi_thread()
                 .worker_threads(workers()?)
@@ -71,6 +69,10 @@ fn handle(_py: Python<'_>) -> PyResult<Handle> {
             Ok(handle)
         }
     }
+}
+
+fn exiting() -> PyErr {
+    PyRuntimeError::new_err("the interpreter is exiting; no call can be made any more")
 }
 
 fn workers() -> PyResult<usize> {
@@ -113,18 +115,17 @@ pub(crate) fn block_on<T: Send + 'static>(
     loop {
         let (outcome, back) = py.detach(move || {
             let outcome = receiver.recv_timeout(SIGNALS);
-            if matches!(outcome, Err(RecvTimeoutError::Disconnected))
-                && ENDED.load(Ordering::Acquire) == process::id()
-            {
-                // The interpreter is exiting and has joined its threads, so this is a daemon, which never gets the GIL
-                // again.
-                stay();
+            if matches!(outcome, Err(RecvTimeoutError::Disconnected)) && has_ended() {
+                // The interpreter is exiting and has joined its threads, so this is a daemon, which mostly ends with the
+                // process. Somebody may yet join it.
+                thread::sleep(LAST_CALLS);
             }
             (outcome, receiver)
         });
         match outcome {
             Ok(output) => return Ok(output),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) if has_ended() => return Err(exiting()),
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(PyRuntimeError::new_err("the call was ended before it had a result"));
             }
@@ -133,11 +134,8 @@ pub(crate) fn block_on<T: Send + 'static>(
     }
 }
 
-/// Waits for the process to end.
-fn stay() -> ! {
-    loop {
-        thread::park();
-    }
+fn has_ended() -> bool {
+    ENDED.load(Ordering::Acquire) == process::id()
 }
 
 /// Ends a task that nobody waits for any more.
@@ -154,11 +152,12 @@ impl Drop for AbortOnDrop {
 pub(crate) struct Resource<T: Send> {
     content: Option<T>,
     process: u32,
+    ended: Arc<Ended>,
 }
 
 impl<T: Send> Resource<T> {
     pub(crate) fn new(content: T) -> Self {
-        Self { content: Some(content), process: process::id() }
+        Self { content: Some(content), process: process::id(), ended: Arc::default() }
     }
 
     /// What it is; nothing only while it is dropped.
@@ -169,37 +168,83 @@ impl<T: Send> Resource<T> {
 
 impl<T: Send> Drop for Resource<T> {
     fn drop(&mut self) {
-        let mut content = self.content.take();
-        if self.process != process::id() {
+        let content = self.content.take();
+        if self.process == process::id() {
+            drop_detached(content);
+        } else {
             mem::forget(content);
-            return;
         }
-        // Whoever has the GIL here lets go of it. When the interpreter is at its end there is none.
-        let _ = Python::try_attach(|py| py.detach(|| drop(content.take())));
-        drop(content);
+        self.ended.say();
+    }
+}
+
+/// Drops what may wait for threads that want the GIL: whoever has it here lets go of it.
+pub(crate) fn drop_detached<T: Send>(content: T) {
+    let mut content = Some(content);
+    // When the interpreter is at its end there is no GIL.
+    let _ = Python::try_attach(|py| py.detach(|| drop(content.take())));
+    drop(content);
+}
+
+/// Whether a resource has been dropped.
+#[derive(Default)]
+struct Ended {
+    flag: Mutex<bool>,
+    said: Condvar,
+}
+
+impl Ended {
+    fn say(&self) {
+        *lock(&self.flag) = true;
+        self.said.notify_all();
+    }
+
+    /// Waits for it, as long as it takes or at most so long.
+    fn wait(&self, most: Option<Duration>) {
+        let flag = lock(&self.flag);
+        match most {
+            Some(most) => drop(self.said.wait_timeout_while(flag, most, |ended| !*ended)),
+            None => drop(self.said.wait_while(flag, |ended| !*ended)),
+        }
     }
 }
 
 /// A saver or a store, until it is closed, and in the process that made it. Clones share it.
-pub(crate) struct Opened<T: Send + 'static>(Arc<Holder<T>>);
+pub(crate) struct Opened<T>(Arc<Holder<T>>);
 
-struct Holder<T: Send + 'static> {
+struct Holder<T> {
     what: &'static str,
     process: u32,
-    content: Mutex<Option<Resource<T>>>,
+    content: Mutex<Option<T>>,
+    ended: Arc<Ended>,
+    /// What holds parts of it between calls.
+    parts: Mutex<Vec<Weak<dyn Part>>>,
+}
+
+/// What holds parts of what was opened between calls.
+pub(crate) trait Part: Send + Sync {
+    /// Lets go of them: it is being closed.
+    fn let_go(&self);
 }
 
 trait Close: Send + Sync {
-    fn close(&self);
+    fn close(&self, most: Option<Duration>);
 }
 
 impl<T: Clone + Send + 'static> Opened<T> {
-    /// Holds what was opened; `what` is how messages call it, such as `saver`.
-    pub(crate) fn new(_py: Python<'_>, what: &'static str, content: T) -> Self {
+    /// Holds what was opened, all whose clones end with the resource; `what` is how messages call it, such as `saver`.
+    pub(crate) fn new<R: Send>(
+        _py: Python<'_>,
+        what: &'static str,
+        content: T,
+        resource: &Resource<R>,
+    ) -> Self {
         let holder = Arc::new(Holder {
             what,
             process: process::id(),
-            content: Mutex::new(Some(Resource::new(content))),
+            content: Mutex::new(Some(content)),
+            ended: Arc::clone(&resource.ended),
+            parts: Mutex::default(),
         });
         let closable: Arc<dyn Close> = Arc::clone(&holder) as _;
         let mut opened = lock(&OPENED);
@@ -208,36 +253,55 @@ impl<T: Clone + Send + 'static> Opened<T> {
         Self(holder)
     }
 
-    /// What was opened.
+    /// What was opened. As long as somebody has it, it does not end.
     pub(crate) fn get(&self) -> PyResult<T> {
-        let Holder { what, process, content } = &*self.0;
+        let Holder { what, process, content, .. } = &*self.0;
         if *process != process::id() {
             return Err(PyRuntimeError::new_err(format!(
                 "this {what} was made before the process was forked, and its connections belong to the parent; make a \
                  new {what} in the child"
             )));
         }
-        let open = lock(content).as_ref().and_then(Resource::get).cloned();
+        let open = lock(content).clone();
         open.ok_or_else(|| PyRuntimeError::new_err(format!("this {what} is closed; make a new one")))
     }
 
-    /// Closes it, once calls that are under way have ended. May be repeated.
+    /// Whether it was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.0.content).is_none()
+    }
+
+    /// Has a part let go when this is closed.
+    pub(crate) fn has_part(&self, part: &Arc<impl Part + 'static>) {
+        let part: Arc<dyn Part> = Arc::clone(part) as _;
+        let mut parts = lock(&self.0.parts);
+        parts.retain(|known| known.strong_count() > 0);
+        parts.push(Arc::downgrade(&part));
+    }
+
+    /// Closes it, and waits until the calls that are under way have ended. May be repeated.
     pub(crate) fn close(&self) {
-        self.0.close();
+        self.0.close(None);
     }
 }
 
-impl<T: Send + 'static> Clone for Opened<T> {
+impl<T> Clone for Opened<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<T: Send + 'static> Close for Holder<T> {
-    fn close(&self) {
-        // Not dropped under the lock.
-        let content = lock(&self.content).take();
+impl<T: Send> Close for Holder<T> {
+    fn close(&self, most: Option<Duration>) {
+        // Nothing is dropped under a lock.
+        let Some(content) = lock(&self.content).take() else { return };
+        let parts = mem::take(&mut *lock(&self.parts));
+        parts.iter().filter_map(Weak::upgrade).for_each(|part| part.let_go());
         drop(content);
+        // In a child of `fork`, the calls that were under way never end.
+        if self.process == process::id() {
+            self.ended.wait(most);
+        }
     }
 }
 
@@ -251,7 +315,7 @@ fn shut_down(py: Python<'_>) {
     py.detach(|| {
         for closable in opened {
             if let Some(closable) = closable.upgrade() {
-                closable.close();
+                closable.close(Some(LAST_CALLS));
             }
         }
         match state {

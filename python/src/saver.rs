@@ -81,13 +81,24 @@ pub(crate) struct NativeSaver {
 
 impl NativeSaver {
     pub(crate) fn new(py: Python<'_>, backend: Backend) -> Self {
-        Self { backend: Opened::new(py, "saver", backend) }
+        let resource = Arc::clone(&backend.saver);
+        Self { backend: Opened::new(py, "saver", backend, &resource) }
     }
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "what makes a result may fail, elsewhere")]
 fn nothing(py: Python<'_>, (): ()) -> PyResult<Py<PyAny>> {
     Ok(py.None())
+}
+
+/// The call that closes a saver or a store: it waits for calls, for threads, and for the disk.
+pub(crate) fn closing<T: Clone + Send + 'static>(opened: &Opened<T>) -> Call {
+    let opened = opened.clone();
+    let close = async move {
+        let closed = tokio::task::spawn_blocking(move || opened.close()).await;
+        closed.map_err(|error| Error::new(ErrorKind::Backend, "closing failed").with_source(error))
+    };
+    Call::new(close, nothing)
 }
 
 #[pymethods]
@@ -103,16 +114,14 @@ impl NativeSaver {
         Ok(backend.call(|backend| async move { backend.open()?.setup().await }, nothing))
     }
 
+    /// Whether nothing is left to be closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.backend.is_closed()
+    }
+
     fn close(&self) -> Call {
-        let backend = self.backend.clone();
-        Call::new(
-            async move {
-                // It may wait for threads, and for the disk.
-                let closed = tokio::task::spawn_blocking(move || backend.close()).await;
-                closed.map_err(|error| Error::new(ErrorKind::Backend, "closing failed").with_source(error))
-            },
-            nothing,
-        )
+        closing(&self.backend)
     }
 
     fn get_tuple(&self, serde: &Bound<'_, PyAny>, config: &Bound<'_, PyAny>) -> PyResult<Call> {
@@ -140,9 +149,11 @@ impl NativeSaver {
     ) -> PyResult<Listing> {
         let backend = self.backend.get()?;
         let query = to_query(backend.open().or_raise(py)?.backend(), config, filter, before, limit)?;
-        Ok(Listing::new(backend, query, Serde::new(serde)))
+        Ok(Listing::new(&self.backend, query, Serde::new(serde)))
     }
 
+    /// Stores a checkpoint: with all values, or else without those that the parent has. Where it does not, the error is a
+    /// conflict, and nothing is stored.
     fn put(
         &self,
         serde: &Bound<'_, PyAny>,
@@ -150,6 +161,7 @@ impl NativeSaver {
         checkpoint: &Bound<'_, PyAny>,
         metadata: &Bound<'_, PyAny>,
         new_versions: &Bound<'_, PyAny>,
+        with_all: bool,
     ) -> PyResult<Call> {
         struct Put {
             config: CheckpointConfig,
@@ -159,9 +171,10 @@ impl NativeSaver {
         }
         let backend = self.backend.get()?;
         let new_versions = to_versions(new_versions)?;
+        let changed = (!with_all).then_some(&new_versions);
         let put = Put {
             config: to_config(config)?,
-            checkpoint: tuple::to_checkpoint(&backend.layout, &Serde::new(serde), checkpoint, &new_versions)?,
+            checkpoint: tuple::to_checkpoint(&backend.layout, &Serde::new(serde), checkpoint, changed)?,
             metadata: to_metadata(metadata)?,
             new_versions,
         };

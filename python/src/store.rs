@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use checkpoint_core::store::{BaseStore, Distance, IndexConfig, Op, Ttl, TtlConfig};
-use checkpoint_core::{InMemoryStore, ResultExt};
+use checkpoint_core::{Error, ErrorKind, InMemoryStore, ResultExt};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -15,7 +15,8 @@ use crate::call::Call;
 use crate::connection::{Options, config};
 use crate::embeddings::{PythonEmbeddings, Texts, Vectors};
 use crate::error::OrRaise;
-use crate::runtime::{Opened, lock};
+use crate::runtime::{Opened, Resource, lock};
+use crate::saver::closing;
 use crate::store_ops::LangGraph;
 
 /// How many lists an index has unless told otherwise: as many as the server makes.
@@ -96,10 +97,17 @@ impl Batch {
     }
 }
 
+type Shared = Arc<Resource<Box<dyn BaseStore>>>;
+
+fn open(store: &Shared) -> checkpoint_core::Result<&dyn BaseStore> {
+    let store = store.get().map(|store| &**store);
+    store.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the store is closed"))
+}
+
 /// What the classes `InMemoryStore` and `PostgresStore` hold.
 #[pyclass(frozen, module = "langgraph_ckpt._native")]
 pub(crate) struct Store {
-    opened: Opened<Arc<dyn BaseStore>>,
+    opened: Opened<Shared>,
     index: Option<IndexConfig>,
     backend: &'static str,
     /// Whether calls end without waiting for anything.
@@ -111,13 +119,14 @@ impl Store {
         let backend = store.backend();
         let at_once = !store.capabilities().durable;
         let index = index.map(|index| index.config.clone());
-        Self { opened: Opened::new(py, "store", Arc::new(store)), index, backend, at_once }
+        let store: Shared = Arc::new(Resource::new(Box::new(store)));
+        Self { opened: Opened::new(py, "store", Arc::clone(&store), &store), index, backend, at_once }
     }
 
     /// A call of the store that ends in a Python object.
     fn call<T, F>(
         &self,
-        call: impl FnOnce(Arc<dyn BaseStore>) -> F,
+        call: impl FnOnce(Shared) -> F,
         finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Call>
     where
@@ -194,27 +203,33 @@ impl Store {
         let vectors = Vectors::new(&batch.texts, documents, queries)?;
         let ops = mem::take(&mut *lock(&batch.ops));
         self.call(
-            |store| async move { vectors.during(store.batch(ops)).await },
+            |store| async move { vectors.during(open(&store)?.batch(ops)).await },
             |py, results| Ok(LangGraph::get(py)?.results(py, results)?.into_any().unbind()),
         )
     }
 
     /// Creates or upgrades the tables.
     fn setup(&self) -> PyResult<Call> {
-        self.call(|store| async move { store.setup().await }, |py, ()| Ok(py.None()))
+        self.call(|store| async move { open(&store)?.setup().await }, |py, ()| Ok(py.None()))
     }
 
     /// Removes the items that have expired; the number of them.
     fn sweep_ttl(&self) -> PyResult<Call> {
         self.call(
-            |store| async move { store.sweep_ttl().await },
+            |store| async move { open(&store)?.sweep_ttl().await },
             |py, swept| Ok(swept.into_pyobject(py)?.into_any().unbind()),
         )
     }
 
+    /// Whether nothing is left to be closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.opened.is_closed()
+    }
+
     /// Closes the store, once the calls that are under way have ended.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.opened.close());
+    fn close(&self) -> Call {
+        closing(&self.opened)
     }
 }
 

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use checkpoint_core::{
-    Bytes, ChannelValue, ChannelValues, ChannelVersions, Checkpoint, CheckpointTuple, PendingWrite, Str,
-    TypedBytes,
+    Bytes, ChannelValue, ChannelVersions, Checkpoint, CheckpointTuple, PendingWrite, Str, TypedBytes,
 };
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::intern;
@@ -44,8 +43,6 @@ pub(crate) struct Channels {
     /// An object of a subclass (an enum that is a text) is a scalar too and comes back as the plain one, as in
     /// LangGraph's saver for the same database.
     pub(crate) subclasses: bool,
-    /// A value that this step did not change is stored already.
-    pub(crate) carries_over: bool,
 }
 
 /// The saver's serializer.
@@ -151,8 +148,8 @@ fn scalar(value: &Bound<'_, PyAny>, subclasses: bool) -> PyResult<Option<Channel
 }
 
 impl Channels {
-    /// What a backend is given for a channel; nothing where it has the value.
-    fn value(&self, serde: &Serde, value: &Bound<'_, PyAny>, is_new: bool) -> PyResult<Option<ChannelValue>> {
+    /// What a backend is given for a channel; nothing where the parent is to have it.
+    fn value(&self, serde: &Serde, value: &Bound<'_, PyAny>, given: bool) -> PyResult<Option<ChannelValue>> {
         if let Some(scalar) = scalar(value, self.subclasses)? {
             if scalar.as_blob().is_some() || (self.inline)(&scalar) {
                 return Ok(Some(scalar));
@@ -161,16 +158,16 @@ impl Channels {
             // Given also where it is stored already: the checkpoint itself says that it has one.
             return serde.dumps(value).map(ChannelValue::DeltaSnapshot).map(Some);
         }
-        if is_new || !self.carries_over { serde.blob(value).map(Some) } else { Ok(None) }
+        if given { serde.blob(value).map(Some) } else { Ok(None) }
     }
 }
 
-/// Reads a checkpoint.
+/// Reads a checkpoint: all of it, or what changed since its parent.
 pub(crate) fn to_checkpoint(
     layout: &Layout,
     serde: &Serde,
     checkpoint: &Bound<'_, PyAny>,
-    new_versions: &ChannelVersions,
+    changed: Option<&ChannelVersions>,
 ) -> PyResult<Checkpoint> {
     let py = checkpoint.py();
     let id = to_str(&checkpoint.get_item(intern!(py, "id"))?, "the id of a checkpoint")?;
@@ -186,7 +183,15 @@ pub(crate) fn to_checkpoint(
             "v" => out.v = value.extract()?,
             "ts" => out.ts = to_str(&value, "the time of a checkpoint")?,
             "channel_values" => {
-                out.channel_values = to_channel_values(channels, serde, &value, new_versions)?;
+                for_each_entry(&value, |channel, value| {
+                    let channel = to_str(&channel, "the name of a channel")?;
+                    let given = changed.is_none_or(|changed| changed.contains_key(&channel));
+                    match channels.value(serde, &value, given)? {
+                        Some(value) => drop(out.channel_values.insert(channel, value)),
+                        None => out.unchanged.push(channel),
+                    }
+                    Ok(())
+                })?;
             }
             "channel_versions" => out.channel_versions = to_versions(&value)?,
             "versions_seen" => {
@@ -203,24 +208,6 @@ pub(crate) fn to_checkpoint(
             _ => {
                 out.extra.insert(key, ChannelValue::encode(&to_value(&value)?).or_raise(py)?);
             }
-        }
-        Ok(())
-    })?;
-    Ok(out)
-}
-
-fn to_channel_values(
-    channels: &Channels,
-    serde: &Serde,
-    values: &Bound<'_, PyAny>,
-    new_versions: &ChannelVersions,
-) -> PyResult<ChannelValues> {
-    let mut out = ChannelValues::new();
-    for_each_entry(values, |channel, value| {
-        let channel = to_str(&channel, "the name of a channel")?;
-        let is_new = new_versions.contains_key(&channel);
-        if let Some(value) = channels.value(serde, &value, is_new)? {
-            out.insert(channel, value);
         }
         Ok(())
     })?;

@@ -293,6 +293,39 @@ def test_cancellation_at_any_moment(saver: Any, loop: Any) -> None:
     loop.run_until_complete(main())
 
 
+def test_close_waits_for_calls(kind: Kind, place: str, loop: Any) -> None:
+    """And a listing that is under way is over."""
+
+    async def main() -> None:
+        saver = open_at(kind, place)
+        await saver.asetup()
+        stored = put(Flow(None), saver, thread("t"), {"value": [1]})
+        put(Flow(None), saver, stored, {"value": [2]})
+        listing, alisting = saver.list(None), saver.alist(None)
+        next(listing)
+        await anext(alisting)
+        writes = [("value", "x" * 1000)]
+        tasks = [asyncio.ensure_future(saver.aput_writes(stored, writes, f"task {n}")) for n in range(100)]
+        await asyncio.sleep(0)
+        await saver.aclose()
+        if kind.name == "sqlite":
+            # The log is in the file, and nobody has it open.
+            assert os.listdir(os.path.dirname(place)) == [os.path.basename(place)]
+        with pytest.raises(RuntimeError, match="closed"):
+            next(listing)
+        with pytest.raises(RuntimeError, match="closed"):
+            await anext(alisting)
+        assert await asyncio.gather(*tasks) == [None] * 100
+        with pytest.raises(RuntimeError, match="closed"):
+            await saver.aget_tuple(thread("t"))
+        await saver.aclose()
+        if kind.lasting:
+            with open_at(kind, place) as again:
+                assert len(again.get_tuple(stored).pending_writes) == 100
+
+    loop.run_until_complete(main())
+
+
 @kinds(lasting=True)
 def test_a_timeout(kind: Kind, saver: Any, loop: Any, lock: Held) -> None:
     """`asyncio.wait_for` works on our calls."""
@@ -328,6 +361,7 @@ def test_the_gil_is_released(kind: Kind, saver: Any, lock: Held) -> None:
 
 PREAMBLE = """
 import asyncio, os, signal, sys, threading
+import langgraph_ckpt
 sys.path.insert(0, sys.argv[3])
 from conftest import KINDS, Flow, open_at, put, thread
 kind = next(kind for kind in KINDS if kind.name == sys.argv[1])
@@ -382,6 +416,36 @@ worker.start()
 """,
     "in atexit": "import atexit; atexit.register(lambda: put(Flow(None), saver, thread('t'), {'v': [1]}))",
 }
+
+
+LATE = """
+import atexit, time
+stop = threading.Event()
+def work():
+    try:
+        while not stop.is_set():
+            put(Flow(None), saver, thread('t'), {'v': [1]})
+    except RuntimeError as error:
+        assert 'exiting' in str(error) or 'closed' in str(error), error
+worker = threading.Thread(target=work, daemon=True)
+def last():
+    stop.set()
+    worker.join()
+    saver.close()
+    saver.close()
+    print('ended')
+atexit.unregister(langgraph_ckpt.shut_down)
+atexit.register(last)
+atexit.register(langgraph_ckpt.shut_down)
+worker.start()
+time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_what_is_registered_before_us_runs_after_us(kind: Kind, place: str, turn: int) -> None:
+    """It may join a thread in the middle of a call, and close what is closed."""
+    finished(start(kind, place, LATE), said="ended")
 
 
 @pytest.mark.parametrize("ending", list(ENDINGS))

@@ -273,6 +273,10 @@ def test_a_sweeper_ends_with_its_store(postgres_url: str, open_postgres: Callabl
     store = PostgresStore(postgres_url, ttl={"sweep_interval_minutes": 1000})
     store.start_ttl_sweeper()
     assert len(sweepers()) == 1
+    # One that was cancelled is no sweeper any more.
+    assert store.start_ttl_sweeper().cancel()
+    assert not store.start_ttl_sweeper().done()
+    wait_until(lambda: len(sweepers()) == 1)
     del store
     wait_until(lambda: sweepers() == [])
 

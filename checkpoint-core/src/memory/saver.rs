@@ -242,6 +242,23 @@ fn normalized(checkpoint: &Checkpoint) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
+/// Takes from the parent what did not change.
+fn carry_over(state: &State, config: &CheckpointConfig, checkpoint: &mut Checkpoint) -> Result<()> {
+    let parent = || {
+        let namespace = state.get(config.thread_id())?.get(config.checkpoint_ns())?;
+        Some(&namespace.checkpoints.get(config.checkpoint_id()?)?.checkpoint)
+    };
+    for channel in std::mem::take(&mut checkpoint.unchanged) {
+        let version = checkpoint.unchanged_version(&channel)?;
+        let value = parent()
+            .filter(|parent| parent.channel_versions.get(&channel) == Some(version))
+            .and_then(|parent| parent.channel_values.get(&channel));
+        let value = value.cloned().ok_or_else(|| Checkpoint::gone(&channel))?;
+        checkpoint.channel_values.insert(channel, value);
+    }
+    Ok(())
+}
+
 #[async_trait]
 impl BaseCheckpointSaver for InMemorySaver {
     fn backend(&self) -> &'static str {
@@ -311,7 +328,7 @@ impl BaseCheckpointSaver for InMemorySaver {
     ) -> Result<CheckpointConfig> {
         id::validate(&checkpoint.id).at(BACKEND, "put")?;
         checkpoint.require_channels().at(BACKEND, "put")?;
-        let checkpoint = if self.opaque_values {
+        let mut checkpoint = if self.opaque_values {
             checkpoint.clone()
         } else {
             normalized(checkpoint).at(BACKEND, "put")?
@@ -319,8 +336,9 @@ impl BaseCheckpointSaver for InMemorySaver {
         let metadata = metadata.merged(config).to_json().at(BACKEND, "put")?;
         let metadata = CheckpointMetadata::from_json(metadata.as_bytes()).at(BACKEND, "put")?;
         let stored = self::config(config.thread_id(), config.checkpoint_ns(), &checkpoint.id);
-        let row = Row { checkpoint, metadata, parent: config.checkpoint_id().cloned() };
         let mut state = self.write();
+        carry_over(&state, config, &mut checkpoint).at(BACKEND, "put")?;
+        let row = Row { checkpoint, metadata, parent: config.checkpoint_id().cloned() };
         let namespaces = state.entry(config.thread_id().clone()).or_default();
         let namespace = namespaces.entry(config.checkpoint_ns().clone()).or_default();
         namespace.checkpoints.insert(row.checkpoint.id.clone(), row);

@@ -9,16 +9,21 @@ use indexmap::IndexMap;
 use super::Encoder;
 use super::decode::{Reader, Token};
 use crate::version::{ChannelVersion, ChannelVersions};
-use crate::{ChannelValue, ChannelValues, Checkpoint, Error, Result, Str};
+use crate::{ChannelValue, ChannelValues, Checkpoint, Error, ErrorKind, Result, Str};
 
 /// Encodes a checkpoint in the order of keys in which LangGraph writes it.
 ///
 /// # Errors
 /// [`Codec`](crate::ErrorKind::Codec) when a channel's bytes are not one whole value, and for `pickle`;
 /// [`Crypto`](crate::ErrorKind::Crypto) when they are ciphertext. The channel is named. As
-/// [`Checkpoint::require_channels`] for a checkpoint that is one value already.
+/// [`Checkpoint::require_channels`] for a checkpoint that is one value already, and
+/// [`Unsupported`](crate::ErrorKind::Unsupported) for [`unchanged`](Checkpoint::unchanged) channels.
 pub fn encode_checkpoint(checkpoint: &Checkpoint) -> Result<Vec<u8>> {
     checkpoint.require_channels()?;
+    if let Some(channel) = checkpoint.unchanged.first() {
+        let message = "checkpoints are stored whole here; give the values of unchanged channels, too";
+        return Err(Error::new(ErrorKind::Unsupported, message).with("channel", channel));
+    }
     let extra = checkpoint.extra.iter().filter(|(key, _)| !is_own_field(checkpoint, key));
     let mut encoder = Encoder::new();
     encoder.map(6 + usize::from(checkpoint.updated_channels.is_some()) + extra.clone().count())?;
@@ -94,6 +99,7 @@ pub fn decode_checkpoint(document: &Bytes) -> Result<Checkpoint> {
         updated_channels: None,
         extra: ChannelValues::new(),
         opaque: None,
+        unchanged: Vec::new(),
     };
     for_each_entry(&mut reader, |reader, key| {
         match key {

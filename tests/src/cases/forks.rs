@@ -1,11 +1,11 @@
 //! Putting again, forks, and channels that do not change.
 
 use checkpoint_core::{
-    BaseCheckpointSaver, ChannelVersion, ChannelVersions, CheckpointConfig, CheckpointMetadata, ListQuery,
-    PruneStrategy, SaverExt, Str,
+    BaseCheckpointSaver, ChannelVersion, ChannelVersions, CheckpointConfig, CheckpointMetadata, ErrorKind,
+    ListQuery, PruneStrategy, Result, SaverExt, Str,
 };
 
-use crate::case::Ctx;
+use crate::case::{Ctx, Failure};
 use crate::fixture::{
     Done, at_version, chain, checkpoint, encode, id_of, ids, list, map, metadata, put, put_with, random,
     read, value,
@@ -23,6 +23,8 @@ cases!("forks";
     the_same_version_in_two_namespaces,
     what_was_deleted_is_stored_again,
     a_copy_beside_what_was_deleted,
+    unchanged_values_are_the_parents,
+    unchanged_values_that_the_parent_has_not,
 );
 
 async fn put_again_replaces_checkpoint_and_metadata(ctx: Ctx) -> Done {
@@ -149,6 +151,77 @@ async fn branches_share_what_did_not_change(ctx: Ctx) -> Done {
         let stored = ctx.saver().put(&root, &made, &metadata(1), &changed).await?;
         ensure_eq!(read(ctx.saver(), &stored).await?.checkpoint, made, "branch {text}");
     }
+    Ok(())
+}
+
+/// Whoever names what did not change need not give its value.
+async fn unchanged_values_are_the_parents(ctx: Ctx) -> Done {
+    let config = CheckpointConfig::new(ctx.thread());
+    let big = encode(&list(&[1, 2, 3]))?;
+    let mut at =
+        put(ctx.saver(), &config, &at_version(1, &[("kept", big.clone()), ("own", big.clone())])).await?;
+    for step in 2..4 {
+        let own = encode(&list(&[step]))?;
+        let mut made = at_version(1, &[("kept", big.clone())]).with_channel("own", own, step);
+        let whole = made.clone();
+        made.channel_values.shift_remove("kept");
+        made.unchanged = vec!["kept".into()];
+        let new_versions = [(Str::from("own"), ChannelVersion::from(step))].into_iter().collect();
+        let put = ctx.saver().put(&at, &made, &metadata(step), &new_versions).await;
+        if matches!(&put, Err(error) if error.kind() == ErrorKind::Unsupported) {
+            ensure_eq!(
+                ids(ctx.saver(), ListQuery::thread(config.thread_id().clone())).await?.len(),
+                1,
+                "stored"
+            );
+            return Ok(());
+        }
+        at = put?;
+        ensure_eq!(read(ctx.saver(), &at).await?.checkpoint, whole, "step {step}");
+    }
+    Ok(())
+}
+
+/// Where the parent has not what is said to be unchanged, nothing is stored.
+async fn unchanged_values_that_the_parent_has_not(ctx: Ctx) -> Done {
+    let big = || encode(&list(&[1, 2, 3]));
+    let made = |version: i64| -> Result<_> {
+        let mut made = at_version(version, &[("kept", big()?)]).with_channel("new", big()?, 9);
+        let whole = made.clone();
+        made.channel_values.shift_remove("kept");
+        made.unchanged = vec!["kept".into()];
+        Ok((made, whole))
+    };
+    let new_versions: ChannelVersions = [(Str::from("new"), ChannelVersion::from(9))].into_iter().collect();
+    for way in ["deleted", "another version", "never there", "no parent"] {
+        let config = CheckpointConfig::new(ctx.thread());
+        let mut parent = put(ctx.saver(), &config, &at_version(1, &[("kept", big()?)])).await?;
+        let mut version = 1;
+        match way {
+            "deleted" => ctx.saver().delete_thread(config.thread_id()).await?,
+            "another version" => version = 2,
+            "never there" => parent = put(ctx.saver(), &parent, &checkpoint(&[])).await?,
+            _ => parent = config.clone(),
+        }
+        let before = ids(ctx.saver(), ListQuery::thread(config.thread_id().clone())).await?;
+        let (part, whole) = made(version)?;
+        let Err(error) = ctx.saver().put(&parent, &part, &metadata(1), &new_versions).await else {
+            return Err(Failure::new(format!("{way}: it was stored")));
+        };
+        ensure!(matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Unsupported), "{way}: {error}");
+        ensure_eq!(
+            ids(ctx.saver(), ListQuery::thread(config.thread_id().clone())).await?,
+            before,
+            "{way}: ids"
+        );
+        let stored = ctx.saver().put(&parent, &whole, &metadata(1), &new_versions).await?;
+        ensure_eq!(read(ctx.saver(), &stored).await?.checkpoint, whole, "{way}");
+    }
+    let mut unversioned = checkpoint(&[]);
+    unversioned.unchanged = vec!["kept".into()];
+    let parent = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
+    let refused = put(ctx.saver(), &parent, &unversioned).await;
+    ensure!(refused.is_err(), "a channel without a version was stored");
     Ok(())
 }
 
