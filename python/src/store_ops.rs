@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{IntoPyDict, PyDict, PyList, PyMapping, PyString, PyTuple, PyType};
+use pyo3::types::{IntoPyDict, PyDict, PyInt, PyList, PyMapping, PyString, PyTuple, PyType};
 
 use crate::convert::type_name;
 use crate::error::OrRaise;
@@ -193,6 +193,10 @@ impl LangGraph {
         let text = self.to_json(filter, WHAT)?;
         let json =
             serde_json::from_str(&text).map_err(|error| PyValueError::new_err(format!("{WHAT}: {error}")))?;
+        // What could be read is not nested too deep to be looked through.
+        if has_long_integer(filter)? {
+            return Err(PyValueError::new_err(format!("{WHAT}: an integer has more than 64 bits")));
+        }
         ItemFilter::from_json(&json).or_raise(py)
     }
 
@@ -297,6 +301,24 @@ fn index(index: &Bound<'_, PyAny>) -> PyResult<ItemIndex> {
         let paths: Vec<String> = index.extract().map_err(|_| PyTypeError::new_err(WHAT))?;
         Ok(ItemIndex::Fields(paths.into_iter().map(Into::into).collect()))
     }
+}
+
+/// Whether a filter compares with an integer beyond 64 bits, which would be compared as the nearest float.
+fn has_long_integer(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if value.is_instance_of::<PyInt>() {
+        return Ok(value.extract::<i64>().is_err() && value.extract::<u64>().is_err());
+    }
+    let items = match value.cast::<PyDict>() {
+        Ok(dict) => dict.values(),
+        Err(_) if value.is_instance_of::<PyList>() => value.cast::<PyList>()?.clone(),
+        Err(_) => return Ok(false),
+    };
+    for item in items {
+        if has_long_integer(&item)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Says what Python could not write as JSON, in an exception of the same type.

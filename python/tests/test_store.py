@@ -199,6 +199,8 @@ def test_a_filter_compares_by_type(people: Any, flow: Flow, filter: dict[str, An
         ({"filter": {"n": {"$in": [1]}}}, r"\$eq"),
         ({"filter": {"n": {"$gt": True}}}, "number or a text"),
         ({"filter": {"n": math.nan}}, "JSON"),
+        ({"filter": {"n": 2**70}}, "64 bits"),
+        ({"filter": {"n": {"$gt": -(2**64)}}}, "64 bits"),
         ({"limit": -1}, "limit"),
         ({"offset": -1}, "offset"),
         ({"limit": 10**30}, "limit"),
