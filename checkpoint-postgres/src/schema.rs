@@ -105,6 +105,7 @@ impl Tables {
 fn steps(s: &str) -> Vec<Step> {
     let index = |table: &str| {
         Step::index(
+            format!("{s}{table}"),
             format!("{s}{table}_thread_id_idx"),
             format!("CREATE INDEX CONCURRENTLY IF NOT EXISTS {table}_thread_id_idx ON {s}{table}(thread_id)"),
         )

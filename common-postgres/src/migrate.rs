@@ -17,8 +17,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     sql: String,
-    index: Option<String>,
+    index: Option<Index>,
     left_out: bool,
+}
+
+/// The quoted names of an index and of its table, with the schema where there is one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Index {
+    table: String,
+    name: String,
 }
 
 impl Step {
@@ -27,10 +34,11 @@ impl Step {
         Self { sql: sql.into(), index: None, left_out: false }
     }
 
-    /// Builds an index concurrently. Where an earlier attempt was cut off, the server keeps an index of this name that
-    /// is not valid; it is dropped first. `index` is the quoted name, with its schema where there is one.
-    pub fn index(index: impl Into<String>, sql: impl Into<String>) -> Self {
-        Self { sql: sql.into(), index: Some(index.into()), left_out: false }
+    /// Builds an index of a table concurrently. Where an earlier attempt was cut off, the server keeps an index of this
+    /// name that is not valid; it is dropped first. The names are quoted, with the schema where there is one.
+    pub fn index(table: impl Into<String>, name: impl Into<String>, sql: impl Into<String>) -> Self {
+        let index = Index { table: table.into(), name: name.into() };
+        Self { sql: sql.into(), index: Some(index), left_out: false }
     }
 
     /// Neither runs nor records it here, if so: other configurations do.
@@ -42,7 +50,7 @@ impl Step {
 
     async fn run(&self, connection: &Connection) -> Result<()> {
         if let Some(index) = &self.index {
-            drop_invalid(connection, index).await?;
+            drop_invalid(connection, &index.name).await?;
         }
         connection.batch(&self.sql).await
     }
@@ -95,8 +103,10 @@ impl Migrations {
             if self.is_granted(&transaction).await? {
                 transaction.batch("SET LOCAL idle_in_transaction_session_timeout = 0").await?;
                 let connection = database.connection().await?;
-                self.apply(&connection).await?;
-                return transaction.commit().await;
+                if !self.is_at_work(&connection).await? {
+                    self.apply(&connection).await?;
+                    return transaction.commit().await;
+                }
             }
             drop(transaction);
             drop(holder);
@@ -132,11 +142,25 @@ impl Migrations {
         let mut missing = Vec::new();
         for step in &self.indexes {
             let Some(index) = &step.index else { continue };
-            if connection.query(IS_THERE, &[(index, Type::TEXT)]).await?.is_empty() {
+            if connection.query(IS_THERE, &[(&index.name, Type::TEXT)]).await?.is_empty() {
                 missing.push(step);
             }
         }
         Ok(missing)
+    }
+
+    /// Whether somebody who takes no lock of ours, as Python's setup, is building an index. Whoever does so waits for
+    /// all transactions that had a snapshot at a certain moment, even if they have none any more. The one with our lock
+    /// had one when it took it, and would wait for the table: neither would ever go on, and the server could not see
+    /// why. Who begins later does not wait for it.
+    async fn is_at_work(&self, connection: &Connection) -> Result<bool> {
+        const IS_LOCKED: &str = "SELECT 1 FROM pg_locks \
+             WHERE locktype = 'relation' AND mode = 'ShareUpdateExclusiveLock' AND granted AND pid <> pg_backend_pid() \
+             AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+             AND relation IN (SELECT to_regclass(name) FROM unnest($1::text[]) name)";
+        let indexes = self.steps.iter().chain(&self.indexes).filter_map(|step| step.index.as_ref());
+        let tables: Vec<&str> = indexes.map(|index| index.table.as_str()).collect();
+        Ok(!connection.query(IS_LOCKED, &[(&tables, Type::TEXT_ARRAY)]).await?.is_empty())
     }
 
     /// The newest version that was applied, or `None` before the first.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -22,6 +23,8 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_ckpt import _native
 from langgraph_ckpt._closing import Closing
+
+T = TypeVar("T")
 
 #: What the URL of a database begins with, and the class that opens it.
 _SCHEMES = {"postgres": "PostgresSaver", "postgresql": "PostgresSaver", "sqlite": "SqliteSaver"}
@@ -168,11 +171,11 @@ class Saver(Closing, BaseCheckpointSaver[str]):
             self._native.put, self.serde, config, checkpoint, self._metadata(config, metadata), new_versions
         )
         try:
-            return await put(with_all=False)
+            return await (await self._begun(partial(put, with_all=False)))
         except RuntimeError as error:
             if not _is_conflict(error):
                 raise
-        return await put(with_all=True)
+        return await (await self._begun(partial(put, with_all=True)))
 
     def put_writes(
         self,
@@ -202,7 +205,12 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         task_path: str = "",
     ) -> None:
         """Stores what a task wrote as `put_writes` does."""
-        await self._native.put_writes(self.serde, config, writes, task_id, task_path)
+        put_writes = partial(self._native.put_writes, self.serde, config, writes, task_id, task_path)
+        await (await self._begun(put_writes))
+
+    async def _begun(self, call: Callable[[], T]) -> T:
+        """A call, whose values are serialized: in another thread, as by LangGraph's savers, where they have been large."""
+        return await asyncio.to_thread(call) if self._native.is_large else call()
 
     def delete_thread(self, thread_id: str) -> None:
         """Deletes everything of a thread, in every namespace.

@@ -21,6 +21,8 @@ use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use crate::runtime::lock;
 
 static RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+#[cfg(unix)]
+static CONTEXT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// The bridge of each loop, whichever thread runs it: a `WeakKeyDictionary` of weak references. What waits at a bridge
 /// holds the loop, so one that was held here would keep its loop for ever.
@@ -183,7 +185,10 @@ impl Bridge {
         let file = reader.as_raw_fd();
         let bridge =
             Bound::new(py, Self::new(Ended { sockets: Some((reader, writer)), ..Ended::default() }))?;
-        match event_loop.call_method1(intern!(py, "add_reader"), (file, &bridge)) {
+        // In a context of its own: the loop keeps it to its end, and with the caller's it would keep what that holds.
+        let context = CONTEXT.import(py, "contextvars", "Context")?.call0()?;
+        let add_reader = event_loop.getattr(intern!(py, "add_reader"))?;
+        match context.call_method1(intern!(py, "run"), (add_reader, file, &bridge)) {
             Ok(_) => Ok(bridge),
             Err(_) => Bound::new(py, Self::new(Ended::default())),
         }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use checkpoint_core::{
-    BaseCheckpointSaver, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata,
+    BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata,
     DeltaChannelHistory, Error, ErrorKind, PruneStrategy, Result, Str,
 };
 use pyo3::exceptions::PyValueError;
@@ -77,12 +78,24 @@ impl Backend {
 #[pyclass(frozen, name = "Saver", module = "langgraph_ckpt._native")]
 pub(crate) struct NativeSaver {
     backend: Opened<Backend>,
+    /// The bytes of what was stored lately: the largest, which is forgotten bit by bit.
+    stored: AtomicUsize,
 }
+
+/// From so many bytes on, what is stored takes milliseconds to be serialized, in which an event loop had better go on.
+const LARGE: usize = 256 * 1024;
 
 impl NativeSaver {
     pub(crate) fn new(py: Python<'_>, backend: Backend) -> Self {
         let resource = Arc::clone(&backend.saver);
-        Self { backend: Opened::new(py, "saver", backend, &resource) }
+        Self { backend: Opened::new(py, "saver", backend, &resource), stored: AtomicUsize::new(0) }
+    }
+
+    fn has_stored<'a>(&self, values: impl Iterator<Item = &'a ChannelValue>) {
+        let bytes = values.filter_map(ChannelValue::as_blob).map(|blob| blob.data.len()).sum();
+        let _ = self.stored.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |before| {
+            Some(before.saturating_sub(before / 4).max(bytes))
+        });
     }
 }
 
@@ -112,6 +125,12 @@ impl NativeSaver {
     fn setup(&self) -> PyResult<Call> {
         let backend = self.backend.get()?;
         Ok(backend.call(|backend| async move { backend.open()?.setup().await }, nothing))
+    }
+
+    /// Whether what was stored lately took long to be serialized.
+    #[getter]
+    fn is_large(&self) -> bool {
+        self.stored.load(Ordering::Relaxed) >= LARGE
     }
 
     /// Whether nothing is left to be closed.
@@ -178,6 +197,8 @@ impl NativeSaver {
             metadata: to_metadata(metadata)?,
             new_versions,
         };
+        let whole = put.checkpoint.as_opaque().map(|value| ChannelValue::Blob(value.clone()));
+        self.has_stored(put.checkpoint.channel_values.values().chain(&whole));
         Ok(backend.call(
             |backend| async move {
                 backend
@@ -201,6 +222,7 @@ impl NativeSaver {
         let backend = self.backend.get()?;
         let config = config::to_config_of_checkpoint(config)?;
         let writes = tuple::to_writes(&Serde::new(serde), writes)?;
+        self.has_stored(writes.iter().map(|(_, value)| value));
         let (task_id, task_path) = (to_str(task_id, "task_id")?, to_str(task_path, "task_path")?);
         Ok(backend.call(
             |backend| async move {

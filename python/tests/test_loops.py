@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import os
 import threading
@@ -213,3 +214,19 @@ def test_loops_that_watch_no_sockets(saver: Any, files: Callable[[], int]) -> No
 
     assert until(gone)
     assert until(lambda: files() <= FEW)
+
+
+@kinds(lasting=True)
+def test_what_the_first_caller_has_in_its_context_is_not_kept(saver: Any, make: Callable[[], Any]) -> None:
+    loop = make()
+    held: contextvars.ContextVar[Any] = contextvars.ContextVar("held")
+
+    async def main() -> weakref.ref[Any]:
+        thing = type("Thing", (), {})()
+        held.set(thing)
+        assert await saver.aget_tuple(thread("t")) is None
+        return weakref.ref(thing)
+
+    thing = loop.run_until_complete(main())
+    assert until(lambda: thing() is None)
+    loop.close()

@@ -1,5 +1,6 @@
 """What is kept comes back as it was: any Python object, any id, any serde."""
 
+import asyncio
 import dataclasses
 import datetime
 import decimal
@@ -8,6 +9,7 @@ import math
 import pathlib
 import pickle
 import re
+import threading
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -144,7 +146,12 @@ class Counting(JsonPlusSerializer):
 
 
 def step(
-    flow: Flow, saver: Any, config: dict[str, Any], values: dict[str, Any], versions: dict[str, int], **metadata: Any
+    flow: Flow,
+    saver: Any,
+    config: dict[str, Any],
+    values: dict[str, Any],
+    versions: dict[str, int],
+    **metadata: Any,
 ) -> dict[str, Any]:
     """Stores a checkpoint, of which the channels are new whose version is the highest."""
     checkpoint = {**empty_checkpoint(), "channel_values": values}
@@ -185,6 +192,39 @@ def test_what_did_not_change_is_not_serialized(
     assert serde.dumped.count(docs) == 1
     found = [one.checkpoint["channel_values"] for one in flow(saver).list(config)]
     assert found == [{"docs": docs, "n": [number]} for number in (4, 3, 2, 1)]
+
+
+def test_large_values_do_not_hold_up_the_loop(
+    open_saver: Callable[..., Any], config: dict[str, Any]
+) -> None:
+    """Once they have been large, they are serialized in another thread, as by LangGraph's savers."""
+    threads: list[threading.Thread] = []
+
+    class Watching(JsonPlusSerializer):
+        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+            threads.append(threading.current_thread())
+            return super().dumps_typed(obj)
+
+    saver = open_saver(serde=Watching())
+
+    async def main() -> None:
+        value = {"value": ["x" * 1_000_000]}
+        for where in ("here", "there"):
+            threads.clear()
+            versions = {"value": f"{where}.0"}
+            checkpoint = {**empty_checkpoint(), "channel_values": value, "channel_versions": versions}
+            about = {"source": "loop", "step": 0, "parents": {}}
+            at = thread(config["configurable"]["thread_id"], "")
+            stored = await saver.aput(at, checkpoint, about, versions)
+            assert (threading.current_thread() in threads) == (where == "here")
+            assert (await saver.aget_tuple(stored)).checkpoint["channel_values"] == value
+            await saver.aput_writes(stored, [*value.items()], f"task {where}")
+            assert threads[-1] is not threading.current_thread()
+        for number in range(20):
+            await saver.aput_writes(stored, [("value", [number])], f"task {number}")
+        assert threads[-1] is threading.current_thread()
+
+    asyncio.run(main())
 
 
 def test_a_serializer_that_changes_what_it_is_given(

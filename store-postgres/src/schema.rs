@@ -139,6 +139,7 @@ fn item_steps(s: &str) -> Vec<Step> {
             )"
         )),
         Step::index(
+            format!("{s}store"),
             format!("{s}store_prefix_idx"),
             format!(
                 "CREATE INDEX CONCURRENTLY IF NOT EXISTS store_prefix_idx ON {s}store USING btree (prefix text_pattern_ops)"
@@ -157,6 +158,7 @@ fn item_steps(s: &str) -> Vec<Step> {
 /// The index for filters, which Python does not have.
 fn value_index(s: &str) -> Step {
     Step::index(
+        format!("{s}store"),
         format!("{s}store_value_idx"),
         format!(
             "CREATE INDEX CONCURRENTLY IF NOT EXISTS store_value_idx ON {s}store USING gin (value jsonb_path_ops)"
@@ -195,6 +197,7 @@ fn vector_steps(s: &str, index: &VectorIndex) -> Vec<Step> {
             )"
         )),
         Step::index(
+            format!("{s}store_vectors"),
             format!("{s}store_vectors_embedding_idx"),
             format!(
                 "CREATE INDEX CONCURRENTLY IF NOT EXISTS store_vectors_embedding_idx ON {s}store_vectors \

@@ -432,6 +432,40 @@ async fn batches_meet_in_opposite_orders(server: &Server) {
     verify(&database, &store, &known).await;
 }
 
+/// Python's setup takes no lock, and while it builds an index it waits for every transaction that had a snapshot at a
+/// certain moment: for ours, too. So ours does not wait for it with the lock in its hands.
+async fn setup_meets_somebody_who_builds_an_index(server: &Server) {
+    const LOCK: i64 = i64::from_be_bytes(*b"stor-mig");
+    let (database, store) = set_up(server.url()).await;
+    let (client, watcher) = (database.client().await, database.client().await);
+    for (index, table) in [("store_prefix_idx", "store"), ("store_vectors_embedding_idx", "store_vectors")] {
+        let migrations = if table == "store" { "store_migrations" } else { "vector_migrations" };
+        let miss = format!("DROP INDEX {index}; DELETE FROM {migrations} WHERE v > 0");
+        client.batch_execute(&miss).await.unwrap();
+        let begin = format!(
+            "BEGIN; LOCK TABLE {table} IN SHARE UPDATE EXCLUSIVE MODE; SET LOCAL deadlock_timeout = '10ms'"
+        );
+        client.batch_execute(&begin).await.unwrap();
+        let setup = tokio::spawn({
+            let store = store.clone();
+            async move { store.setup().await }
+        });
+        // It has looked once it has asked the server anything about locks.
+        let looks = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                     AND query LIKE '%ShareUpdateExclusiveLock%' AND pid <> pg_backend_pid()";
+        while count(&watcher, looks).await == 0 {
+            assert!(!setup.is_finished(), "it did not look");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        client.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await.unwrap();
+        client.batch_execute("COMMIT").await.unwrap();
+        setup.await.unwrap().unwrap();
+        let valid =
+            format!("SELECT count(*) FROM pg_index WHERE indexrelid = '{index}'::regclass AND indisvalid");
+        assert_eq!(count(&watcher, &valid).await, 1, "{index}");
+    }
+}
+
 fn main() -> ExitCode {
     run(tests![
         the_server_is_stopped_and_started,
@@ -441,5 +475,6 @@ fn main() -> ExitCode {
         futures_are_dropped,
         futures_are_dropped_behind_pgbouncer,
         batches_meet_in_opposite_orders,
+        setup_meets_somebody_who_builds_an_index,
     ])
 }
