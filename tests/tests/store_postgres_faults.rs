@@ -443,7 +443,7 @@ async fn setup_meets_somebody_who_builds_an_index(server: &Server) {
         let miss = format!("DROP INDEX {index}; DELETE FROM {migrations} WHERE v > 0");
         client.batch_execute(&miss).await.unwrap();
         let begin = format!(
-            "BEGIN; LOCK TABLE {table} IN SHARE UPDATE EXCLUSIVE MODE; SET LOCAL deadlock_timeout = '10ms'"
+            "BEGIN; LOCK TABLE {table} IN SHARE UPDATE EXCLUSIVE MODE; SET LOCAL lock_timeout = '60s'"
         );
         client.batch_execute(&begin).await.unwrap();
         let setup = tokio::spawn({
