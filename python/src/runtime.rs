@@ -13,6 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use checkpoint_core::{Error, ErrorKind, Result};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -160,9 +161,10 @@ impl<T: Send> Resource<T> {
         Self { content: Some(content), process: process::id(), ended: Arc::default() }
     }
 
-    /// What it is; nothing only while it is dropped.
-    pub(crate) fn get(&self) -> Option<&T> {
-        self.content.as_ref()
+    /// What it is; an error only while it is dropped. `what` is how the message calls it, such as `saver`.
+    pub(crate) fn get(&self, what: &str) -> Result<&T> {
+        let closed = || Error::new(ErrorKind::Unavailable, format!("the {what} is closed"));
+        self.content.as_ref().ok_or_else(closed)
     }
 }
 

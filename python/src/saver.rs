@@ -39,8 +39,7 @@ impl Backend {
     }
 
     fn open(&self) -> Result<&dyn BaseCheckpointSaver> {
-        let saver = self.saver.get().map(|saver| &**saver);
-        saver.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the saver is closed"))
+        self.saver.get("saver").map(|saver| &**saver)
     }
 
     /// The first call runs `setup()`.

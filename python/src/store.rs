@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use checkpoint_core::store::{BaseStore, Distance, IndexConfig, Op, Ttl, TtlConfig};
-use checkpoint_core::{Error, ErrorKind, InMemoryStore, ResultExt};
+use checkpoint_core::{InMemoryStore, ResultExt};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -100,8 +100,7 @@ impl Batch {
 type Shared = Arc<Resource<Box<dyn BaseStore>>>;
 
 fn open(store: &Shared) -> checkpoint_core::Result<&dyn BaseStore> {
-    let store = store.get().map(|store| &**store);
-    store.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the store is closed"))
+    store.get("store").map(|store| &**store)
 }
 
 /// What the classes `InMemoryStore` and `PostgresStore` hold.

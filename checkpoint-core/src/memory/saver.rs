@@ -244,13 +244,15 @@ fn normalized(checkpoint: &Checkpoint) -> Result<Checkpoint> {
 
 /// Takes from the parent what did not change.
 fn carry_over(state: &State, config: &CheckpointConfig, checkpoint: &mut Checkpoint) -> Result<()> {
-    let parent = || {
-        let namespace = state.get(config.thread_id())?.get(config.checkpoint_ns())?;
-        Some(&namespace.checkpoints.get(config.checkpoint_id()?)?.checkpoint)
-    };
+    let namespace =
+        state.get(config.thread_id()).and_then(|namespaces| namespaces.get(config.checkpoint_ns()));
+    let parent = namespace
+        .zip(config.checkpoint_id())
+        .and_then(|(namespace, id)| namespace.checkpoints.get(id))
+        .map(|row| &row.checkpoint);
     for channel in std::mem::take(&mut checkpoint.unchanged) {
         let version = checkpoint.unchanged_version(&channel)?;
-        let value = parent()
+        let value = parent
             .filter(|parent| parent.channel_versions.get(&channel) == Some(version))
             .and_then(|parent| parent.channel_values.get(&channel));
         let value = value.cloned().ok_or_else(|| Checkpoint::gone(&channel))?;
