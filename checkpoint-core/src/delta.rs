@@ -99,14 +99,14 @@ pub async fn walk(
 /// What a checkpoint says about its channels, without their values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Outline {
+pub struct ChannelSummary {
     /// The channels that have a version.
     pub versioned: Vec<Str>,
     /// The channels that have a value, and whether it is a delta snapshot.
     pub values: HashMap<Str, bool>,
 }
 
-impl Outline {
+impl ChannelSummary {
     /// Names the channels that have a version, and those that have a value, each with whether that is a delta snapshot.
     pub fn new(
         versioned: impl IntoIterator<Item = Str>,
@@ -132,12 +132,12 @@ pub trait CheckpointReader: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Says why the checkpoint cannot be read; the call ends with it.
-    fn outline(&self, checkpoint: &TypedBytes) -> Result<Outline>;
+    fn summarize(&self, checkpoint: &TypedBytes) -> Result<ChannelSummary>;
 
     /// Reads the values of some channels, in their order: `None` for one that has none.
     ///
     /// # Errors
-    /// As [`outline`](Self::outline).
+    /// As [`summarize`](Self::summarize).
     fn values(&self, checkpoint: &TypedBytes, channels: &[&str]) -> Result<Vec<Option<ChannelValue>>>;
 }
 
@@ -146,8 +146,8 @@ pub trait CheckpointReader: Debug + Send + Sync + 'static {
 pub struct MessagePackReader;
 
 impl CheckpointReader for MessagePackReader {
-    fn outline(&self, checkpoint: &TypedBytes) -> Result<Outline> {
-        document::decode_checkpoint(&checkpoint.readable()?).map(|checkpoint| Outline::of(&checkpoint))
+    fn summarize(&self, checkpoint: &TypedBytes) -> Result<ChannelSummary> {
+        document::decode_checkpoint(&checkpoint.readable()?).map(|checkpoint| ChannelSummary::of(&checkpoint))
     }
 
     fn values(&self, checkpoint: &TypedBytes, channels: &[&str]) -> Result<Vec<Option<ChannelValue>>> {
@@ -158,18 +158,22 @@ impl CheckpointReader for MessagePackReader {
 /// A checkpoint as [`NeededAncestors`] looks at it: which channels it has versions and values of.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Link {
+pub struct CheckpointSummary {
     /// Its channels.
-    pub channels: Outline,
+    pub channels: ChannelSummary,
     /// The checkpoint's metadata.
     pub metadata: CheckpointMetadata,
     /// Its parent's id.
     pub parent_checkpoint_id: Option<Str>,
 }
 
-impl Link {
+impl CheckpointSummary {
     /// Describes one stored checkpoint.
-    pub fn new(channels: Outline, metadata: CheckpointMetadata, parent_checkpoint_id: Option<Str>) -> Self {
+    pub fn new(
+        channels: ChannelSummary,
+        metadata: CheckpointMetadata,
+        parent_checkpoint_id: Option<Str>,
+    ) -> Self {
         Self { channels, metadata, parent_checkpoint_id: parent_checkpoint_id.filter(|id| !id.is_empty()) }
     }
 }
@@ -194,7 +198,7 @@ pub struct NeededAncestors {
 
 impl NeededAncestors {
     /// Begins at the checkpoint that is kept.
-    pub fn new(newest: &Link) -> Self {
+    pub fn new(newest: &CheckpointSummary) -> Self {
         let all =
             newest.metadata.get("delta_writes_versioned").is_some_and(|flag| flag.as_bool() != Some(false));
         let counted: HashSet<Str> = newest.metadata.delta_channels().map(Str::from).collect();
@@ -216,7 +220,7 @@ impl NeededAncestors {
     }
 
     /// Takes in what stands at [`next`](Self::next).
-    pub fn visit(&mut self, link: Link) {
+    pub fn visit(&mut self, link: CheckpointSummary) {
         let Some(id) = self.next.take() else { return };
         self.seen.insert(id.clone());
         self.chain.push(id);
@@ -251,8 +255,8 @@ impl NeededAncestors {
 /// # Errors
 /// What `load` returns.
 pub fn needed_ancestors(
-    newest: &Link,
-    mut load: impl FnMut(&Str) -> Result<Option<Link>>,
+    newest: &CheckpointSummary,
+    mut load: impl FnMut(&Str) -> Result<Option<CheckpointSummary>>,
 ) -> Result<Vec<Str>> {
     let mut ancestors = NeededAncestors::new(newest);
     while let Some(id) = ancestors.next() {
@@ -284,7 +288,7 @@ mod tests {
     type Facts<'a> = (&'a [(&'a str, ChannelValue)], &'a [&'a str]);
 
     /// A chain `c0 <- c1 <- …` of checkpoints with these facts.
-    fn chain(links: &[Facts<'_>]) -> Vec<Link> {
+    fn chain(links: &[Facts<'_>]) -> Vec<CheckpointSummary> {
         let link = |(at, (values, counted)): (usize, &Facts<'_>)| {
             let mut checkpoint = Checkpoint::with_id(format!("c{at}"));
             for channel in ["log", "trigger"] {
@@ -297,8 +301,8 @@ mod tests {
                 counted.iter().map(|channel| ((*channel).into(), crate::Value::Array(vec![]))).collect();
             let metadata = CheckpointMetadata::default()
                 .with("counters_since_delta_snapshot", crate::Value::Map(counters));
-            Link::new(
-                Outline::of(&checkpoint),
+            CheckpointSummary::new(
+                ChannelSummary::of(&checkpoint),
                 metadata,
                 at.checked_sub(1).map(|parent| format!("c{parent}").into()),
             )
@@ -306,7 +310,7 @@ mod tests {
         links.iter().enumerate().map(link).collect()
     }
 
-    fn needed(links: &[Link]) -> Vec<String> {
+    fn needed(links: &[CheckpointSummary]) -> Vec<String> {
         let load = |id: &Str| {
             let at: usize = id.trim_start_matches('c').parse().unwrap();
             Ok(links.get(at).cloned())

@@ -72,5 +72,5 @@ pub use memory::{InMemorySaver, InMemoryStore, InMemoryStoreBuilder};
 pub use metadata::CheckpointMetadata;
 pub use saver::{BaseCheckpointSaver, SaverCapabilities, SaverExt};
 pub use serde::{Tag, TypedBytes, Value};
-pub use thread::{Snapshot, Thread};
+pub use thread::{StateSnapshot, Thread};
 pub use version::{ChannelVersion, ChannelVersions};

@@ -101,7 +101,7 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     ///
     /// # Cancellation
     /// May be dropped at any time.
-    pub async fn latest(&self) -> Result<Option<Snapshot>> {
+    pub async fn latest(&self) -> Result<Option<StateSnapshot>> {
         self.read(self.config.clone()).await
     }
 
@@ -112,18 +112,18 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     ///
     /// # Cancellation
     /// May be dropped at any time.
-    pub async fn at(&self, checkpoint_id: impl Into<Str> + Send) -> Result<Option<Snapshot>> {
+    pub async fn at(&self, checkpoint_id: impl Into<Str> + Send) -> Result<Option<StateSnapshot>> {
         self.read(self.config.clone().with_checkpoint_id(checkpoint_id)).await
     }
 
-    async fn read(&self, config: CheckpointConfig) -> Result<Option<Snapshot>> {
-        Ok(self.saver.get_tuple(&config).await?.map(|tuple| Snapshot { tuple }))
+    async fn read(&self, config: CheckpointConfig) -> Result<Option<StateSnapshot>> {
+        Ok(self.saver.get_tuple(&config).await?.map(|tuple| StateSnapshot { tuple }))
     }
 
     /// Streams the history of this namespace, newest first.
-    pub fn history(&self) -> BoxStream<'static, Result<Snapshot>> {
+    pub fn history(&self) -> BoxStream<'static, Result<StateSnapshot>> {
         let query = ListQuery::from_config(&self.config);
-        self.saver.list(query).map(|tuple| tuple.map(|tuple| Snapshot { tuple })).boxed()
+        self.saver.list(query).map(|tuple| tuple.map(|tuple| StateSnapshot { tuple })).boxed()
     }
 
     /// Stores an input: the first state of a thread (step -1), or new values on top of the newest one.
@@ -134,7 +134,7 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     ///
     /// # Cancellation
     /// A dropped call stored the state whole or not at all.
-    pub async fn begin<T: Serialize + Sync + ?Sized>(&self, input: &T) -> Result<Snapshot> {
+    pub async fn begin<T: Serialize + Sync + ?Sized>(&self, input: &T) -> Result<StateSnapshot> {
         let values = channels_of(input)?;
         let latest = self.latest().await?;
         self.store("input", latest.as_ref(), values).await
@@ -149,7 +149,11 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     ///
     /// # Cancellation
     /// A dropped call stored the state whole or not at all.
-    pub async fn commit<T: Serialize + Sync + ?Sized>(&self, on: &Snapshot, state: &T) -> Result<Snapshot> {
+    pub async fn commit<T: Serialize + Sync + ?Sized>(
+        &self,
+        on: &StateSnapshot,
+        state: &T,
+    ) -> Result<StateSnapshot> {
         self.store("loop", Some(on), channels_of(state)?).await
     }
 
@@ -160,7 +164,11 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     ///
     /// # Cancellation
     /// A dropped call stored the state whole or not at all.
-    pub async fn update<T: Serialize + Sync + ?Sized>(&self, on: &Snapshot, values: &T) -> Result<Snapshot> {
+    pub async fn update<T: Serialize + Sync + ?Sized>(
+        &self,
+        on: &StateSnapshot,
+        values: &T,
+    ) -> Result<StateSnapshot> {
         self.store("update", Some(on), channels_of(values)?).await
     }
 
@@ -171,12 +179,12 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     ///
     /// # Cancellation
     /// A dropped call stored the state whole or not at all.
-    pub async fn fork(&self, from: &Snapshot) -> Result<Snapshot> {
+    pub async fn fork(&self, from: &StateSnapshot) -> Result<StateSnapshot> {
         self.store("fork", Some(from), ChannelValues::new()).await
     }
 
     /// Records the result of a finished task of a step: one write per field, or that it wrote nothing (`&()`). It is
-    /// there after a crash, see [`Snapshot::is_done`]. As in LangGraph, fields that are recorded already stand, by their
+    /// there after a crash, see [`StateSnapshot::is_done`]. As in LangGraph, fields that are recorded already stand, by their
     /// position: a second record only adds what goes beyond the first, so look whether the task is done before.
     ///
     /// # Errors
@@ -187,7 +195,7 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     /// A dropped call recorded the result whole or not at all.
     pub async fn record<T: Serialize + Sync + ?Sized>(
         &self,
-        on: &Snapshot,
+        on: &StateSnapshot,
         task: &str,
         result: &T,
     ) -> Result<()> {
@@ -203,7 +211,12 @@ impl<S: BaseCheckpointSaver> Thread<S> {
         self.saver.put_writes(on.config(), &writes, &task_id, &format!("{PATH_PREFIX}{task}")).await
     }
 
-    async fn store(&self, source: &str, on: Option<&Snapshot>, values: ChannelValues) -> Result<Snapshot> {
+    async fn store(
+        &self,
+        source: &str,
+        on: Option<&StateSnapshot>,
+        values: ChannelValues,
+    ) -> Result<StateSnapshot> {
         let step = on.map_or(-1, |on| on.step().saturating_add(1));
         let mut checkpoint = Checkpoint::new(step);
         let mut metadata = CheckpointMetadata::new(source, step);
@@ -249,7 +262,7 @@ impl<S: BaseCheckpointSaver> Thread<S> {
         let stored = self.saver.put(&config, &checkpoint, &metadata, &new_versions).await?;
         let parent = on.map(|on| on.id().clone());
         let tuple = CheckpointTuple::new(stored, checkpoint, metadata.merged(&config), parent, Vec::new());
-        Ok(Snapshot { tuple })
+        Ok(StateSnapshot { tuple })
     }
 }
 
@@ -276,7 +289,7 @@ fn same_bytes(a: &ChannelValue, b: &ChannelValue) -> bool {
 }
 
 /// The id of a task as LangGraph makes it: the hash of checkpoint, namespace, step and name.
-fn task_id(on: &Snapshot, task: &str) -> Result<String> {
+fn task_id(on: &StateSnapshot, task: &str) -> Result<String> {
     let checkpoint_id = id::validate(on.id())?;
     let checkpoint_ns = on.config().checkpoint_ns();
     let separator = if checkpoint_ns.is_empty() { "" } else { "|" };
@@ -289,11 +302,11 @@ fn task_id(on: &Snapshot, task: &str) -> Result<String> {
 
 /// The state of a thread at one checkpoint.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Snapshot {
+pub struct StateSnapshot {
     tuple: CheckpointTuple,
 }
 
-impl Snapshot {
+impl StateSnapshot {
     /// The checkpoint's id.
     pub fn id(&self) -> &Str {
         &self.tuple.checkpoint.id

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use checkpoint_core::cipher::Boundary;
+use checkpoint_core::cipher::ValueCodec;
 use checkpoint_core::{Cipher, Result, ResultExt};
 use common_postgres::{BACKEND, ConnectionOptions, PostgresConfig, Source, connection_setters};
 
@@ -31,7 +31,7 @@ pub struct PostgresSaverBuilder {
     source: Source,
     replica: Option<Source>,
     connection: ConnectionOptions,
-    boundary: Boundary,
+    codec: ValueCodec,
     compression: Compression,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Debug for PostgresSaverBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresSaverBuilder")
             .field("connection", &self.connection)
-            .field("cipher", &self.boundary.cipher)
+            .field("cipher", &self.codec.cipher)
             .field("compression", &self.compression)
             .finish_non_exhaustive()
     }
@@ -51,21 +51,21 @@ impl PostgresSaverBuilder {
             source,
             replica: None,
             connection: ConnectionOptions::default(),
-            boundary: Boundary::default(),
+            codec: ValueCodec::default(),
             compression: Compression::default(),
         }
     }
 
     /// Seals what is stored, and opens it when it is read. See the [crate's page](crate) for what stays in the clear.
     pub fn cipher(mut self, cipher: Cipher) -> Self {
-        self.boundary.cipher = Some(cipher);
+        self.codec.cipher = Some(cipher);
         self
     }
 
     /// Returns what cannot be opened as ciphertext instead of an error, for tools that show a database without its
     /// keys. This holds for `get_tuple` and `list`.
     pub fn keep_sealed(mut self, keep_sealed: bool) -> Self {
-        self.boundary.keep_sealed = keep_sealed;
+        self.codec.keep_sealed = keep_sealed;
         self
     }
 
@@ -80,7 +80,7 @@ impl PostgresSaverBuilder {
     /// and stands in the document too. The sends of old checkpoints are in
     /// [`pending_sends`](checkpoint_core::CheckpointTuple::pending_sends).
     pub fn opaque_values(mut self, opaque_values: bool) -> Self {
-        self.boundary.opaque_values = opaque_values;
+        self.codec.opaque_values = opaque_values;
         self
     }
 
@@ -126,7 +126,7 @@ impl PostgresSaverBuilder {
             replica,
             sql: Statements::new(schema),
             tables: Tables::new(schema, self.compression == Compression::Lz4),
-            boundary: self.boundary,
+            codec: self.codec,
         })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use checkpoint_core::cipher::{Boundary, Place};
+use checkpoint_core::cipher::{AssociatedData, ValueCodec};
 use checkpoint_core::delta::is_snapshot;
 use checkpoint_core::serde::json;
 use checkpoint_core::{
@@ -96,22 +96,22 @@ pub(crate) fn split(
     config: &CheckpointConfig,
     checkpoint: &Checkpoint,
     new_versions: &ChannelVersions,
-    boundary: &Boundary,
+    codec: &ValueCodec,
 ) -> Result<Split> {
     checkpoint.require_channels()?;
     let values = checkpoint
         .channel_values
         .iter()
-        .map(|(channel, value)| boundary.one_form(value).map(|value| (channel, value)))
+        .map(|(channel, value)| codec.normalize(value).map(|value| (channel, value)))
         .collect::<Result<Vec<_>>>()?;
     let mut inline = IndexMap::with_capacity(values.len());
     let (mut blobs, mut carried) = (Vec::new(), BTreeMap::new());
     for (channel, value) in &values {
-        if keeps_inline(boundary, value) {
+        if keeps_inline(codec, value) {
             inline.insert(&***channel, Inline::Scalar(value));
             continue;
         }
-        if is_marked(boundary, value) {
+        if is_marked(codec, value) {
             inline.insert(&***channel, Inline::Snapshot);
         }
         let version = checkpoint.channel_versions.get(*channel).ok_or_else(|| {
@@ -124,13 +124,13 @@ pub(crate) fn split(
             continue;
         }
         let version = version_text(version)?;
-        let place = Place::Blob {
+        let place = AssociatedData::Blob {
             thread_id: config.thread_id(),
             checkpoint_ns: config.checkpoint_ns(),
             channel,
             version: &version,
         };
-        let typed = boundary.seal(value.to_typed()?, &place)?;
+        let typed = codec.seal(value.to_typed()?, &place)?;
         check_name("type", &typed.tag)?;
         blobs.push(BlobRow { channel: (*channel).clone(), version, typed });
     }
@@ -151,7 +151,7 @@ pub(crate) fn split(
         channel_versions: check_versions(&checkpoint.channel_versions)?,
         versions_seen: &checkpoint.versions_seen,
         updated_channels: checkpoint.updated_channels.as_deref(),
-        extra: extra(config, checkpoint, boundary)?,
+        extra: extra(config, checkpoint, codec)?,
     };
     checkpoint.versions_seen.values().try_for_each(|seen| check_versions(seen).map(|_| ()))?;
     let write = |written: serde_json::Result<String>| {
@@ -164,29 +164,29 @@ pub(crate) fn split(
 }
 
 /// Whether a value stands in the document; with a cipher none does.
-pub(crate) fn keeps_inline(boundary: &Boundary, value: &ChannelValue) -> bool {
-    boundary.cipher.is_none() && is_inline(boundary, value)
+pub(crate) fn keeps_inline(codec: &ValueCodec, value: &ChannelValue) -> bool {
+    codec.cipher.is_none() && is_inline(codec, value)
 }
 
 /// Whether the mark of a delta snapshot stands for a value in the document. What an opaque value is, only the caller knows.
-fn is_marked(boundary: &Boundary, value: &ChannelValue) -> bool {
-    if boundary.opaque_values { matches!(value, ChannelValue::DeltaSnapshot(_)) } else { is_snapshot(value) }
+fn is_marked(codec: &ValueCodec, value: &ChannelValue) -> bool {
+    if codec.opaque_values { matches!(value, ChannelValue::DeltaSnapshot(_)) } else { is_snapshot(value) }
 }
 
 /// A value of a row, with whether the document has the mark of a delta snapshot.
 pub(crate) fn marked(
-    boundary: &Boundary,
+    codec: &ValueCodec,
     value: ChannelValue,
     has_mark: impl FnOnce() -> bool,
 ) -> ChannelValue {
     match value {
-        ChannelValue::Blob(blob) if boundary.opaque_values && has_mark() => ChannelValue::DeltaSnapshot(blob),
+        ChannelValue::Blob(blob) if codec.opaque_values && has_mark() => ChannelValue::DeltaSnapshot(blob),
         value => value,
     }
 }
 
 /// Whether the server's JSON gives a value back as it was. Python inlines every scalar, and loses or refuses the others.
-fn is_inline(boundary: &Boundary, value: &ChannelValue) -> bool {
+fn is_inline(codec: &ValueCodec, value: &ChannelValue) -> bool {
     match value {
         ChannelValue::Null | ChannelValue::Bool(_) | ChannelValue::Int(_) => true,
         ChannelValue::Float(number) => {
@@ -197,7 +197,7 @@ fn is_inline(boundary: &Boundary, value: &ChannelValue) -> bool {
         ChannelValue::Blob(blob) => {
             blob.tag == "json"
                 && is_integer(&blob.data)
-                && (!boundary.opaque_values || small_integer(&blob.data).is_none())
+                && (!codec.opaque_values || small_integer(&blob.data).is_none())
         }
         ChannelValue::DeltaSnapshot(_) => false,
     }
@@ -277,7 +277,7 @@ fn check_nul(json: &str) -> Result<()> {
 fn extra<'a>(
     config: &CheckpointConfig,
     checkpoint: &'a Checkpoint,
-    boundary: &Boundary,
+    codec: &ValueCodec,
 ) -> Result<BTreeMap<&'a str, Box<RawValue>>> {
     let mut extra = BTreeMap::new();
     let mut sealed = Vec::new();
@@ -287,25 +287,25 @@ fn extra<'a>(
         if own || (&**key == "updated_channels" && checkpoint.updated_channels.is_some()) {
             continue;
         }
-        if &**key == SEALED_FIELDS && boundary.cipher.is_none() {
+        if &**key == SEALED_FIELDS && codec.cipher.is_none() {
             return Err(Error::invalid_argument("the name of this field is taken; choose another name")
                 .with("field", key));
         }
         let value = value.to_value()?;
-        if boundary.cipher.is_some() && !value.is_nil() {
+        if codec.cipher.is_some() && !value.is_nil() {
             sealed.push((Value::from(&**key), value));
             continue;
         }
         extra.insert(&**key, raw(to_json(&value).map_err(|error| error.with("field", key))?)?);
     }
     if !sealed.is_empty() {
-        let place = Place::Checkpoint {
+        let place = AssociatedData::Checkpoint {
             thread_id: config.thread_id(),
             checkpoint_ns: config.checkpoint_ns(),
             checkpoint_id: &checkpoint.id,
         };
         let fields = TypedBytes::msgpack(Value::Map(sealed).to_msgpack()?);
-        extra.insert(SEALED_FIELDS, raw(sealed_fields_json(&boundary.seal(fields, &place)?))?);
+        extra.insert(SEALED_FIELDS, raw(sealed_fields_json(&codec.seal(fields, &place)?))?);
     }
     Ok(extra)
 }
@@ -334,12 +334,12 @@ pub(crate) fn sealed_fields(json: &str) -> Result<TypedBytes> {
 pub(crate) fn open_fields(
     checkpoint: &mut Checkpoint,
     (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
-    boundary: &Boundary,
+    codec: &ValueCodec,
 ) -> Result<()> {
     let Some(sealed) = checkpoint.extra.get(SEALED_FIELDS) else { return Ok(()) };
     let typed = sealed_fields(&to_json(&sealed.to_value()?)?)?;
-    let place = Place::Checkpoint { thread_id, checkpoint_ns, checkpoint_id };
-    let fields = boundary.open(typed, &place)?;
+    let place = AssociatedData::Checkpoint { thread_id, checkpoint_ns, checkpoint_id };
+    let fields = codec.open(typed, &place)?;
     if fields.is_sealed() {
         // Kept as it is.
         return Ok(());
@@ -386,7 +386,7 @@ pub(crate) fn metadata(metadata: &CheckpointMetadata, config: &CheckpointConfig)
 }
 
 /// Reads a document; the values in rows of their own are not part of it.
-pub(crate) fn decode(document: &[u8], boundary: &Boundary) -> Result<Checkpoint> {
+pub(crate) fn decode(document: &[u8], codec: &ValueCodec) -> Result<Checkpoint> {
     let fields: IndexMap<Str, &RawValue> = from_json(document)?;
     let mut checkpoint = Checkpoint {
         v: 1,
@@ -408,9 +408,8 @@ pub(crate) fn decode(document: &[u8], boundary: &Boundary) -> Result<Checkpoint>
             "ts" => checkpoint.ts = from_json(json.as_bytes())?,
             "channel_values" => {
                 let values: IndexMap<Str, &RawValue> = from_json(json.as_bytes())?;
-                let value = |(channel, raw): (Str, &RawValue)| {
-                    scalar(raw.get(), boundary).map(|value| (channel, value))
-                };
+                let value =
+                    |(channel, raw): (Str, &RawValue)| scalar(raw.get(), codec).map(|value| (channel, value));
                 checkpoint.channel_values = values.into_iter().map(value).collect::<Result<_>>()?;
             }
             "channel_versions" => checkpoint.channel_versions = from_json(json.as_bytes())?,
@@ -419,7 +418,7 @@ pub(crate) fn decode(document: &[u8], boundary: &Boundary) -> Result<Checkpoint>
                 checkpoint.updated_channels = from_json(json.as_bytes())?;
             }
             _ => {
-                checkpoint.extra.insert(key, scalar(json, &Boundary::default())?);
+                checkpoint.extra.insert(key, scalar(json, &ValueCodec::default())?);
             }
         }
     }
@@ -436,7 +435,7 @@ fn from_json<'a, T: serde::Deserialize<'a>>(json: &'a [u8]) -> Result<T> {
 /// A value that stands in a document: a scalar, or of what older or other writers left, a list or map.
 ///
 /// With opaque values an integer beyond 64 bits is always its digits: nobody else's serializer reads our MessagePack.
-pub(crate) fn scalar(json: &str, boundary: &Boundary) -> Result<ChannelValue> {
+pub(crate) fn scalar(json: &str, codec: &ValueCodec) -> Result<ChannelValue> {
     match json.as_bytes().first() {
         Some(b'n') => Ok(ChannelValue::Null),
         Some(b't') => Ok(ChannelValue::Bool(true)),
@@ -449,7 +448,7 @@ pub(crate) fn scalar(json: &str, boundary: &Boundary) -> Result<ChannelValue> {
                 return Ok(ChannelValue::Int(number));
             }
             if let Ok(number) = json.parse()
-                && !boundary.opaque_values
+                && !codec.opaque_values
             {
                 return of_value(&Value::UInt(number));
             }
@@ -468,15 +467,15 @@ mod tests {
 
     use super::*;
 
-    fn split_values(values: &[(&str, ChannelValue)], boundary: &Boundary) -> Result<Split> {
+    fn split_values(values: &[(&str, ChannelValue)], codec: &ValueCodec) -> Result<Split> {
         let checkpoint = values.iter().fold(Checkpoint::new(0), |checkpoint, (channel, value)| {
             checkpoint.with_channel(*channel, value.clone(), "1.5")
         });
-        split(&CheckpointConfig::new("t"), &checkpoint, &checkpoint.channel_versions, boundary)
+        split(&CheckpointConfig::new("t"), &checkpoint, &checkpoint.channel_versions, codec)
     }
 
-    fn sealing(cipher: Cipher) -> Boundary {
-        Boundary { cipher: Some(cipher), ..Boundary::default() }
+    fn sealing(cipher: Cipher) -> ValueCodec {
+        ValueCodec { cipher: Some(cipher), ..ValueCodec::default() }
     }
 
     fn inline(split: &Split) -> serde_json::Value {
@@ -502,14 +501,14 @@ mod tests {
             (TypedBytes::msgpack(&b"\x90"[..]).into(), None),
         ];
         for (value, expected) in table {
-            let split = split_values(&[("x", value.clone())], &Boundary::default()).unwrap();
+            let split = split_values(&[("x", value.clone())], &ValueCodec::default()).unwrap();
             if let Some(json) = expected {
                 assert!(
                     split.document.contains(&format!("\"channel_values\":{{\"x\":{json}}}")),
                     "{value:?}"
                 );
                 assert!(split.blobs.is_empty());
-                let decoded = decode(split.document.as_bytes(), &Boundary::default()).unwrap();
+                let decoded = decode(split.document.as_bytes(), &ValueCodec::default()).unwrap();
                 assert_eq!(decoded.channel_values.get("x"), Some(&value));
                 continue;
             }
@@ -524,7 +523,7 @@ mod tests {
     #[test]
     fn a_snapshot_leaves_its_mark() {
         let snapshot = TypedBytes::msgpack(&b"\xd4\x07\xc0"[..]);
-        let split = split_values(&[("log", snapshot.into())], &Boundary::default()).unwrap();
+        let split = split_values(&[("log", snapshot.into())], &ValueCodec::default()).unwrap();
         assert_eq!((inline(&split), split.blobs.len()), (serde_json::json!({ "log": true }), 1));
     }
 
@@ -543,7 +542,7 @@ mod tests {
         checkpoint.channel_values.insert("x".into(), TypedBytes::msgpack(&b"\x90"[..]).into());
         let config = CheckpointConfig::new("t");
         let no_version =
-            split(&config, &checkpoint, &ChannelVersions::new(), &Boundary::default()).unwrap_err();
+            split(&config, &checkpoint, &ChannelVersions::new(), &ValueCodec::default()).unwrap_err();
         assert_eq!(no_version.kind(), ErrorKind::InvalidArgument);
         let list = || ChannelValue::Blob(TypedBytes::msgpack(&b"\x90"[..]));
         for (channel, value) in [
@@ -552,15 +551,15 @@ mod tests {
             ("nul\0", 5.into()),
             ("x", TypedBytes::new("a\\b", &b""[..]).into()),
         ] {
-            let error = split_values(&[(channel, value)], &Boundary::default()).unwrap_err();
+            let error = split_values(&[(channel, value)], &ValueCodec::default()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{channel:?}");
         }
         // A text that only looks like the escape is fine.
-        assert!(split_values(&[("\\u0000 in a name", 5.into())], &Boundary::default()).is_ok());
+        assert!(split_values(&[("\\u0000 in a name", 5.into())], &ValueCodec::default()).is_ok());
         // It could not be read again.
         let mut taken = Checkpoint::new(0);
         taken.extra.insert(SEALED_FIELDS.into(), 5.into());
-        let error = split(&config, &taken, &ChannelVersions::new(), &Boundary::default()).unwrap_err();
+        let error = split(&config, &taken, &ChannelVersions::new(), &ValueCodec::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         let nan = CheckpointMetadata::default().with("a", Value::Array(vec![f64::NAN.into()]));
         assert_eq!(metadata(&nan, &config).unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -590,11 +589,11 @@ mod tests {
         checkpoint.extra.insert("updated_channels".into(), ChannelValue::Null);
         let config = CheckpointConfig::new("t");
         let cipher = Cipher::aes_gcm("k", &[7; 32]).unwrap();
-        for boundary in [Boundary::default(), sealing(cipher)] {
-            let split = split(&config, &checkpoint, &ChannelVersions::new(), &boundary).unwrap();
-            assert_eq!(split.document.contains("pending_sends"), boundary.cipher.is_none());
-            let mut decoded = decode(split.document.as_bytes(), &Boundary::default()).unwrap();
-            open_fields(&mut decoded, ("t", "", &checkpoint.id), &boundary).unwrap();
+        for codec in [ValueCodec::default(), sealing(cipher)] {
+            let split = split(&config, &checkpoint, &ChannelVersions::new(), &codec).unwrap();
+            assert_eq!(split.document.contains("pending_sends"), codec.cipher.is_none());
+            let mut decoded = decode(split.document.as_bytes(), &ValueCodec::default()).unwrap();
+            open_fields(&mut decoded, ("t", "", &checkpoint.id), &codec).unwrap();
             assert_eq!(decoded, checkpoint);
         }
     }
@@ -610,7 +609,7 @@ mod tests {
             "{\"versions_seen\": {\"a\": 1}}",
         ] {
             assert_eq!(
-                decode(json.as_bytes(), &Boundary::default()).unwrap_err().kind(),
+                decode(json.as_bytes(), &ValueCodec::default()).unwrap_err().kind(),
                 ErrorKind::Codec,
                 "{json}"
             );

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use checkpoint_core::cipher::{Boundary, Place};
+use checkpoint_core::cipher::{AssociatedData, ValueCodec};
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
 use checkpoint_core::{
     ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, ListQuery, PendingWrite,
@@ -49,15 +49,15 @@ struct Found {
 type Send = (Str, Str, i32, TypedBytes);
 
 impl Found {
-    fn read(row: &Row, boundary: &Boundary) -> Result<Self> {
+    fn read(row: &Row, codec: &ValueCodec) -> Result<Self> {
         let thread_id = text(row, column::THREAD_ID)?;
         let checkpoint_ns = text(row, column::CHECKPOINT_NS)?;
         let checkpoint_id = text(row, column::A)?;
         let read = || {
             let parent_checkpoint_id = row::optional_text(row, column::B)?;
             let document: Json<'_> = column(row, column::CHECKPOINT)?;
-            let mut checkpoint = document::decode(document.0.as_bytes(), boundary)?;
-            document::open_fields(&mut checkpoint, (&thread_id, &checkpoint_ns, &checkpoint_id), boundary)?;
+            let mut checkpoint = document::decode(document.0.as_bytes(), codec)?;
+            document::open_fields(&mut checkpoint, (&thread_id, &checkpoint_ns, &checkpoint_id), codec)?;
             Ok((parent_checkpoint_id, checkpoint, row::metadata(row, column::METADATA)?))
         };
         let (parent_checkpoint_id, checkpoint, metadata) =
@@ -79,18 +79,18 @@ impl Found {
         (&self.thread_id, &self.checkpoint_ns, &self.checkpoint_id)
     }
 
-    fn add_write(&mut self, row: &Row, boundary: &Boundary) -> Result<()> {
-        let write = row::write(row, WRITE, self.key(), boundary).map_err(|error| self.at(error))?;
+    fn add_write(&mut self, row: &Row, codec: &ValueCodec) -> Result<()> {
+        let write = row::write(row, WRITE, self.key(), codec).map_err(|error| self.at(error))?;
         self.writes.push(write);
         Ok(())
     }
 
-    fn add_send(&mut self, row: &Row, boundary: &Boundary) -> Result<()> {
+    fn add_send(&mut self, row: &Row, codec: &ValueCodec) -> Result<()> {
         let read = || {
             let (task_id, task_path) = (text(row, column::A)?, text(row, column::B)?);
             let idx = column(row, column::IDX)?;
             let typed = row::typed(row, column::TYPE, column::BLOB)?;
-            let place = Place::Write {
+            let place = AssociatedData::Write {
                 thread_id: &self.thread_id,
                 checkpoint_ns: &self.checkpoint_ns,
                 checkpoint_id: self.parent_checkpoint_id.as_deref().unwrap_or_default(),
@@ -98,7 +98,7 @@ impl Found {
                 idx,
                 channel: sql::TASKS,
             };
-            let typed = boundary.open(typed, &place)?;
+            let typed = codec.open(typed, &place)?;
             Ok((task_path, task_id, idx, typed))
         };
         let send = read().map_err(|error| self.at(error))?;
@@ -112,12 +112,12 @@ impl Found {
 
     /// Makes a channel of the sends that old checkpoints have on their parent, as Python's saver does. A list of opaque
     /// values only the caller can make.
-    fn put_sends(&mut self, boundary: &Boundary) -> Result<()> {
+    fn put_sends(&mut self, codec: &ValueCodec) -> Result<()> {
         if self.sends.is_empty() {
             return Ok(());
         }
         self.sends.sort_by(|a, b| (&a.0, &a.1, a.2).cmp(&(&b.0, &b.1, b.2)));
-        let list = if boundary.opaque_values {
+        let list = if codec.opaque_values {
             None
         } else {
             let mut list = array_header(self.sends.len());
@@ -170,7 +170,7 @@ type BlobKey = (Str, Str, Str, String);
 pub(crate) type ReadPage = (Vec<CheckpointTuple>, usize);
 
 /// Puts tuples together from the rows of `Statements::tuples`.
-fn tuples(rows: &[Row], boundary: &Boundary) -> Result<ReadPage> {
+fn tuples(rows: &[Row], codec: &ValueCodec) -> Result<ReadPage> {
     let mut found: Vec<Found> = Vec::new();
     // Every checkpoint that names a blob shares its bytes.
     let mut blobs: HashMap<BlobKey, ChannelValue> = HashMap::new();
@@ -178,7 +178,7 @@ fn tuples(rows: &[Row], boundary: &Boundary) -> Result<ReadPage> {
     for row in rows {
         bytes += row.raw_size_bytes();
         match column::<i16>(row, column::KIND)? {
-            kind::CHECKPOINT => found.push(Found::read(row, boundary)?),
+            kind::CHECKPOINT => found.push(Found::read(row, codec)?),
             kind::BLOB => {
                 let typed = row::typed(row, column::TYPE, column::BLOB)?;
                 if typed.tag == "empty" {
@@ -191,8 +191,8 @@ fn tuples(rows: &[Row], boundary: &Boundary) -> Result<ReadPage> {
                     column(row, column::B)?,
                 );
                 let (thread_id, checkpoint_ns, channel, version) = (&*key.0, &*key.1, &*key.2, &*key.3);
-                let place = Place::Blob { thread_id, checkpoint_ns, channel, version };
-                let value = boundary.open_value(typed, &place).map_err(|error| {
+                let place = AssociatedData::Blob { thread_id, checkpoint_ns, channel, version };
+                let value = codec.open_value(typed, &place).map_err(|error| {
                     error
                         .with("thread_id", thread_id)
                         .with("checkpoint_ns", checkpoint_ns)
@@ -205,9 +205,9 @@ fn tuples(rows: &[Row], boundary: &Boundary) -> Result<ReadPage> {
                 let at = usize::try_from(column::<i32>(row, column::ROW)?).unwrap_or_default();
                 let Some(found) = at.checked_sub(1).and_then(|at| found.get_mut(at)) else { continue };
                 if what == kind::WRITE {
-                    found.add_write(row, boundary)?;
+                    found.add_write(row, codec)?;
                 } else {
-                    found.add_send(row, boundary)?;
+                    found.add_send(row, codec)?;
                 }
             }
         }
@@ -223,14 +223,14 @@ fn tuples(rows: &[Row], boundary: &Boundary) -> Result<ReadPage> {
                     document::version_text(version)?,
                 );
                 if let Some(value) = blobs.get(&key) {
-                    let value = document::marked(boundary, value.clone(), || {
+                    let value = document::marked(codec, value.clone(), || {
                         channel_values.get(channel) == Some(&ChannelValue::Bool(true))
                     });
                     channel_values.insert(channel.clone(), value);
                 }
             }
         }
-        found.put_sends(boundary)?;
+        found.put_sends(codec)?;
     }
     Ok((found.into_iter().map(Found::into_tuple).collect(), bytes))
 }
@@ -250,7 +250,7 @@ pub(crate) async fn get_tuple(
         }
         None => connection.query(&shared.sql.get_latest, &key).await?,
     };
-    let (mut tuples, _) = tuples(&rows, &shared.boundary)?;
+    let (mut tuples, _) = tuples(&rows, &shared.codec)?;
     Ok(tuples.pop())
 }
 
@@ -334,7 +334,7 @@ impl Listing {
         params.extend(cursor.iter().map(text));
         params.push((&limit, Type::INT8));
         let rows = connection.query(&shared.sql.list(page), &params).await?;
-        tuples(&rows, &shared.boundary)
+        tuples(&rows, &shared.codec)
     }
 
     /// Moves behind a page and returns its tuples.
@@ -392,7 +392,7 @@ pub(crate) async fn delta_history(
         ];
         let rows = connection.query(sql, &params).await?;
         sql = &shared.sql.history_from;
-        for ancestor in ancestors(&rows, (thread_id, checkpoint_ns), &shared.boundary)? {
+        for ancestor in ancestors(&rows, (thread_id, checkpoint_ns), &shared.codec)? {
             if !seen.insert(ancestor.checkpoint_id.clone()) {
                 break 'pages;
             }
@@ -407,7 +407,7 @@ pub(crate) async fn delta_history(
 fn ancestors(
     rows: &[Row],
     (thread_id, checkpoint_ns): (&str, &str),
-    boundary: &Boundary,
+    codec: &ValueCodec,
 ) -> Result<Vec<Ancestor>> {
     let mut found: BTreeMap<i32, Ancestor> = BTreeMap::new();
     for row in rows {
@@ -422,14 +422,15 @@ fn ancestors(
                 let value = match column::<Option<&str>>(row, 6)? {
                     Some(_) => {
                         let version: &str = column(row, 3)?;
-                        let place = Place::Blob { thread_id, checkpoint_ns, channel: &channel, version };
-                        let value = boundary.open_value(row::typed(row, 6, 7)?, &place);
+                        let place =
+                            AssociatedData::Blob { thread_id, checkpoint_ns, channel: &channel, version };
+                        let value = codec.open_value(row::typed(row, 6, 7)?, &place);
                         let inline = column::<Option<Json<'_>>>(row, 8)?;
                         value.map(|value| {
-                            document::marked(boundary, value, || inline.is_some_and(|json| json.0 == "true"))
+                            document::marked(codec, value, || inline.is_some_and(|json| json.0 == "true"))
                         })
                     }
-                    None => document::scalar(column::<Json<'_>>(row, 8)?.0, boundary),
+                    None => document::scalar(column::<Json<'_>>(row, 8)?.0, codec),
                 };
                 let value = value
                     .map_err(|error| at_row(error, thread_id, checkpoint_ns, &ancestor.checkpoint_id))?;
@@ -437,7 +438,7 @@ fn ancestors(
             }
             _ => {
                 let key = (thread_id, checkpoint_ns, &*ancestor.checkpoint_id);
-                let write = row::write(row, HISTORY_WRITE, key, boundary)
+                let write = row::write(row, HISTORY_WRITE, key, codec)
                     .map_err(|error| at_row(error, thread_id, checkpoint_ns, &ancestor.checkpoint_id))?;
                 ancestor.writes.push(write);
             }

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use checkpoint_core::cipher::{Boundary, Place};
+use checkpoint_core::cipher::{AssociatedData, ValueCodec};
 use checkpoint_core::{CheckpointMetadata, Error, PendingWrite, Result, Str, TypedBytes};
 use common_postgres::tokio_postgres::Row;
 use common_postgres::tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
@@ -70,12 +70,12 @@ pub(crate) fn write(
     row: &Row,
     at: WriteColumns,
     (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
-    boundary: &Boundary,
+    codec: &ValueCodec,
 ) -> Result<PendingWrite> {
     let (task_id, channel) = (column::<&str>(row, at.task_id)?, column::<&str>(row, at.channel)?);
     let idx = column(row, at.idx)?;
-    let place = Place::Write { thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel };
-    let value = boundary.open_value(typed(row, at.tag, at.data)?, &place)?;
+    let place = AssociatedData::Write { thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel };
+    let value = codec.open_value(typed(row, at.tag, at.data)?, &place)?;
     Ok(PendingWrite::new(task_id, channel, value).stored_at(column::<&str>(row, at.task_path)?, idx))
 }
 

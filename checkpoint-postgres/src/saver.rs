@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use checkpoint_core::cipher::Boundary;
+use checkpoint_core::cipher::ValueCodec;
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics, ListQuery,
@@ -38,7 +38,7 @@ impl fmt::Debug for PostgresSaver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresSaver")
             .field("database", &self.shared.database)
-            .field("cipher", &self.shared.boundary.cipher)
+            .field("cipher", &self.shared.codec.cipher)
             .finish_non_exhaustive()
     }
 }
@@ -51,7 +51,7 @@ pub(crate) struct Shared {
     pub(crate) replica: Database,
     pub(crate) sql: Statements,
     pub(crate) tables: Tables,
-    pub(crate) boundary: Boundary,
+    pub(crate) codec: ValueCodec,
 }
 
 impl PostgresSaver {
@@ -74,7 +74,7 @@ impl PostgresSaver {
     /// able to read: those whose values are another serializer's ([`PostgresSaverBuilder::opaque_values`]) give them as
     /// blobs.
     pub fn keeps_inline(&self, value: &ChannelValue) -> bool {
-        document::keeps_inline(&self.shared.boundary, value)
+        document::keeps_inline(&self.shared.codec, value)
     }
 
     /// How the server would run the statements of the calls, on a connection of the pool: the call's name, the SQL and

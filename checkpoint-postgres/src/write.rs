@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use checkpoint_core::cipher::{BOUND_SUFFIX, Place};
-use checkpoint_core::delta::{Link, NeededAncestors, Outline};
+use checkpoint_core::cipher::{AssociatedData, BOUND_SUFFIX};
+use checkpoint_core::delta::{ChannelSummary, CheckpointSummary, NeededAncestors};
 use checkpoint_core::{
     ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata, Error, Result, Str,
     TypedBytes, id, index_writes,
@@ -67,7 +67,7 @@ impl CheckpointRows {
             checkpoint_ns: config.checkpoint_ns().clone(),
             checkpoint_id: checkpoint.id.clone(),
             parent_checkpoint_id: config.checkpoint_id().cloned(),
-            split: document::split(config, checkpoint, new_versions, &shared.boundary)?,
+            split: document::split(config, checkpoint, new_versions, &shared.codec)?,
             metadata: document::metadata(metadata, config)?,
         };
         let blobs = rows.split.blobs.iter().map(|blob| blob.channel.len() + blob.typed.data.len() + 64);
@@ -154,7 +154,7 @@ impl WriteRows {
         let (indexes, replace) = index_writes(writes)?;
         let row = |(idx, (channel, value)): (i32, &(Str, ChannelValue))| {
             check_name("channel", channel)?;
-            let place = Place::Write {
+            let place = AssociatedData::Write {
                 thread_id: config.thread_id(),
                 checkpoint_ns: config.checkpoint_ns(),
                 checkpoint_id,
@@ -162,7 +162,7 @@ impl WriteRows {
                 idx,
                 channel,
             };
-            let typed = shared.boundary.seal_value(value, &place)?;
+            let typed = shared.codec.seal_value(value, &place)?;
             check_name("type", &typed.tag)?;
             Ok((idx, channel.clone(), typed))
         };
@@ -253,9 +253,9 @@ pub(crate) async fn keep_latest(shared: &Shared, connection: &mut Connection, th
         let key: [Param<'_>; 2] = [thread.clone(), (&checkpoint_ns, Type::TEXT)];
         let newest = transaction.query(&shared.sql.newest, &key).await?;
         let Some(newest) = newest.first() else { continue };
-        let link = |row: &Row| link(row).map_err(|error| at_row(error, thread_id, checkpoint_ns, ""));
+        let read = |row: &Row| summary(row).map_err(|error| at_row(error, thread_id, checkpoint_ns, ""));
         let with_sends: Option<bool> = column(newest, 6)?;
-        let (newest_id, newest) = link(newest)?;
+        let (newest_id, newest) = read(newest)?;
         let parent = newest.parent_checkpoint_id.clone().filter(|_| with_sends == Some(true));
         let mut needed = NeededAncestors::new(&newest);
         while let Some(next) = needed.next().cloned() {
@@ -264,7 +264,7 @@ pub(crate) async fn keep_latest(shared: &Shared, connection: &mut Connection, th
                 [thread, namespace, (&&*next, Type::TEXT), (&sql::ANCESTORS, Type::INT8)];
             let rows = transaction.query(&shared.sql.ancestors, &params).await?;
             for row in &rows {
-                let (id, ancestor) = link(row)?;
+                let (id, ancestor) = read(row)?;
                 if needed.next() != Some(&id) {
                     break;
                 }
@@ -288,7 +288,7 @@ pub(crate) async fn keep_latest(shared: &Shared, connection: &mut Connection, th
 }
 
 /// Reads what pruning has to know, and the checkpoint's id.
-fn link(row: &Row) -> Result<(Str, Link)> {
+fn summary(row: &Row) -> Result<(Str, CheckpointSummary)> {
     fn object<'a, T: serde::Deserialize<'a>>(row: &'a Row, at: usize) -> Result<IndexMap<Str, T>> {
         let Some(Json(json)) = column(row, at)? else { return Ok(IndexMap::new()) };
         serde_json::from_str(json)
@@ -303,8 +303,8 @@ fn link(row: &Row) -> Result<(Str, Link)> {
     let in_rows = blobs.iter().map(|channel| (Str::from(*channel), is_marked(channel)));
     let scalars =
         inline.keys().filter(|channel| !blobs.contains(&***channel)).map(|channel| (channel.clone(), false));
-    let channels = Outline::new(versions.keys().cloned(), in_rows.chain(scalars));
-    let link = Link::new(channels, row::metadata(row, 2)?, row::optional_text(row, 1)?);
+    let channels = ChannelSummary::new(versions.keys().cloned(), in_rows.chain(scalars));
+    let link = CheckpointSummary::new(channels, row::metadata(row, 2)?, row::optional_text(row, 1)?);
     Ok((text(row, 0)?, link))
 }
 
@@ -353,7 +353,7 @@ async fn reseal_blobs(
         for row in &rows {
             let (ns, channel, version): (&str, &str, &str) =
                 (column(row, 0)?, column(row, 1)?, column(row, 2)?);
-            let place = |thread_id| Place::Blob { thread_id, checkpoint_ns: ns, channel, version };
+            let place = |thread_id| AssociatedData::Blob { thread_id, checkpoint_ns: ns, channel, version };
             let typed = reseal(shared, row::typed(row, 3, 4)?, &place(source), &place(target))
                 .map_err(|error| error.with("thread_id", source).with("channel", channel))?;
             let params: [Param<'_>; 6] = [
@@ -399,7 +399,7 @@ async fn reseal_writes(
             let (ns, id, task): (&str, &str, &str) = (column(row, 0)?, column(row, 1)?, column(row, 2)?);
             let (path, channel): (&str, &str) = (column(row, 3)?, column(row, 4)?);
             let idx: i32 = column(row, 5)?;
-            let place = |thread_id| Place::Write {
+            let place = |thread_id| AssociatedData::Write {
                 thread_id,
                 checkpoint_ns: ns,
                 checkpoint_id: id,
@@ -435,7 +435,8 @@ async fn reseal_fields(
     let params: [Param<'_>; 2] = [(&source, Type::TEXT), (&BOUND_SUFFIX, Type::TEXT)];
     for row in &transaction.query(&shared.sql.select_bound_fields, &params).await? {
         let (ns, id): (&str, &str) = (column(row, 0)?, column(row, 1)?);
-        let place = |thread_id| Place::Checkpoint { thread_id, checkpoint_ns: ns, checkpoint_id: id };
+        let place =
+            |thread_id| AssociatedData::Checkpoint { thread_id, checkpoint_ns: ns, checkpoint_id: id };
         let moved = document::sealed_fields(column::<Json<'_>>(row, 2)?.0)
             .and_then(|typed| reseal(shared, typed, &place(source), &place(target)))
             .map_err(|error| at_row(error, source, ns, id))?;
@@ -447,9 +448,14 @@ async fn reseal_fields(
     Ok(())
 }
 
-fn reseal(shared: &Shared, typed: TypedBytes, from: &Place<'_>, to: &Place<'_>) -> Result<TypedBytes> {
-    let boundary = shared.boundary.strict();
-    boundary.seal(boundary.open(typed, from)?, to)
+fn reseal(
+    shared: &Shared,
+    typed: TypedBytes,
+    from: &AssociatedData<'_>,
+    to: &AssociatedData<'_>,
+) -> Result<TypedBytes> {
+    let codec = shared.codec.strict();
+    codec.seal(codec.open(typed, from)?, to)
 }
 
 #[cfg(test)]

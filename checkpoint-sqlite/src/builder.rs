@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint_core::cipher::Boundary;
+use checkpoint_core::cipher::ValueCodec;
 use checkpoint_core::delta::CheckpointReader;
 use checkpoint_core::{Cipher, Error, Result, ResultExt};
 
@@ -42,7 +42,7 @@ impl Synchronous {
 #[must_use = "a builder does nothing until build() is called"]
 pub struct SqliteSaverBuilder {
     path: PathBuf,
-    boundary: Boundary,
+    codec: ValueCodec,
     reader: Option<Arc<dyn CheckpointReader>>,
     busy_timeout: Duration,
     synchronous: Synchronous,
@@ -54,7 +54,7 @@ impl SqliteSaverBuilder {
     pub(crate) fn new(path: PathBuf) -> Self {
         Self {
             path,
-            boundary: Boundary::default(),
+            codec: ValueCodec::default(),
             reader: None,
             busy_timeout: Duration::from_secs(5),
             synchronous: Synchronous::default(),
@@ -65,7 +65,7 @@ impl SqliteSaverBuilder {
 
     /// Seals what is stored, and opens it when it is read. See the [crate's page](crate) for what stays in the clear.
     pub fn cipher(mut self, cipher: Cipher) -> Self {
-        self.boundary.cipher = Some(cipher);
+        self.codec.cipher = Some(cipher);
         self
     }
 
@@ -74,7 +74,7 @@ impl SqliteSaverBuilder {
     ///
     /// This holds for `get_tuple` and `list`. A delta history, `copy_thread` and `prune` need the keys all the same.
     pub fn keep_sealed(mut self, keep_sealed: bool) -> Self {
-        self.boundary.keep_sealed = keep_sealed;
+        self.codec.keep_sealed = keep_sealed;
         self
     }
 
@@ -85,7 +85,7 @@ impl SqliteSaverBuilder {
     ///
     /// What has to look into a checkpoint asks the [`checkpoint_reader`](Self::checkpoint_reader).
     pub fn opaque_values(mut self, opaque_values: bool) -> Self {
-        self.boundary.opaque_values = opaque_values;
+        self.codec.opaque_values = opaque_values;
         self
     }
 
@@ -158,7 +158,7 @@ impl SqliteSaverBuilder {
         }
         Ok(Config {
             path: absolute(&self.path)?,
-            boundary: self.boundary,
+            codec: self.codec,
             reader: self.reader,
             busy_timeout: self.busy_timeout,
             synchronous: self.synchronous,

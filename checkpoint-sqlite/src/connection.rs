@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint_core::cipher::Boundary;
+use checkpoint_core::cipher::ValueCodec;
 use checkpoint_core::delta::CheckpointReader;
 use checkpoint_core::{Error, ErrorKind, Result};
 use rusqlite::{Connection, OpenFlags, ffi};
@@ -25,7 +25,7 @@ const RACES: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) path: PathBuf,
-    pub(crate) boundary: Boundary,
+    pub(crate) codec: ValueCodec,
     /// Looks into checkpoints that are not LangGraph's MessagePack.
     pub(crate) reader: Option<Arc<dyn CheckpointReader>>,
     pub(crate) busy_timeout: Duration,

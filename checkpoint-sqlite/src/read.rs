@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use checkpoint_core::cipher::Boundary;
+use checkpoint_core::cipher::ValueCodec;
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
 use checkpoint_core::{
     CheckpointConfig, CheckpointTuple, FilterSemantics, ListQuery, PendingWrite, Result, Str, ThreadInfo,
@@ -92,7 +92,7 @@ fn tuple(
             let parent = row::optional_text(row, 1)?;
             let typed = row::typed(row, 2)?;
             let size = typed.data.len();
-            let checkpoint = row::checkpoint(&config.boundary, typed, (thread_id, checkpoint_ns, &id))?;
+            let checkpoint = row::checkpoint(&config.codec, typed, (thread_id, checkpoint_ns, &id))?;
             Ok((parent, checkpoint, row::metadata(row, 4)?, size))
         };
         let (parent, checkpoint, metadata, size) =
@@ -105,7 +105,7 @@ fn tuple(
     };
     let Some((id, parent, checkpoint, metadata, size)) = found? else { return Ok(None) };
     let place = (&**thread_id, &**checkpoint_ns, &*id);
-    let writes = pending_writes(&config.boundary, open, place, |_| true)?;
+    let writes = pending_writes(&config.codec, open, place, |_| true)?;
     let stored = CheckpointConfig::new(thread_id.clone())
         .with_checkpoint_ns(checkpoint_ns.clone())
         .with_checkpoint_id(id.clone());
@@ -120,7 +120,7 @@ fn tuple(
 
 /// Reads the writes on one checkpoint to the channels that are wanted, in their order.
 fn pending_writes(
-    boundary: &Boundary,
+    codec: &ValueCodec,
     open: &Open,
     place: (&str, &str, &str),
     wanted: impl Fn(&str) -> bool,
@@ -129,7 +129,7 @@ fn pending_writes(
         if !wanted(&row::text(row, 3)?) {
             return Ok(None);
         }
-        row::write(boundary, row, place).map(Some)
+        row::write(codec, row, place).map(Some)
     };
     let mut writes = query_all(open, sql::select_writes(open.has_task_path()?), place, read)
         .map_err(|error| at_row(error, place.0, place.1, place.2))?;
@@ -306,7 +306,7 @@ pub(crate) fn delta_history(
         return Ok(walk.finish());
     }
     let (thread_id, checkpoint_ns) = (&**target.thread_id(), &**target.checkpoint_ns());
-    let boundary = config.boundary.strict();
+    let codec = config.codec.strict();
     open.snapshot(|open| {
         let first = |row: &Row<'_>| row::optional_text(row, 0);
         let parent = match target.checkpoint_id() {
@@ -323,7 +323,7 @@ pub(crate) fn delta_history(
             let read = |row: &Row<'_>| {
                 let read = || {
                     let parent = row::optional_text(row, 1)?;
-                    let typed = row::open_checkpoint(&boundary, row::typed(row, 2)?, place)?;
+                    let typed = row::open_checkpoint(&codec, row::typed(row, 2)?, place)?;
                     let values =
                         row::look(config, &typed, |reader, typed| reader.values(typed, walk.open()))?;
                     Ok((parent, values))
@@ -332,7 +332,7 @@ pub(crate) fn delta_history(
             };
             let Some((parent, values)) = query_one(open, sql::SELECT_CHECKPOINT, place, read)? else { break };
             let wanted = walk.open().to_vec();
-            let writes = pending_writes(&boundary, open, place, |channel| wanted.contains(&channel))?;
+            let writes = pending_writes(&codec, open, place, |channel| wanted.contains(&channel))?;
             let mut values: BTreeMap<&str, _> = wanted.iter().copied().zip(values).collect();
             walk.visit(&writes, |channel| values.remove(channel).flatten());
             next = parent.filter(|id| !id.is_empty());

@@ -1,7 +1,7 @@
 //! Decoding what stands in the tables.
 
 use bytes::Bytes;
-use checkpoint_core::cipher::{Boundary, Place};
+use checkpoint_core::cipher::{AssociatedData, ValueCodec};
 use checkpoint_core::delta::{CheckpointReader, MessagePackReader};
 use checkpoint_core::serde::document;
 use checkpoint_core::{
@@ -68,12 +68,12 @@ pub(crate) fn typed(row: &Row<'_>, column: usize) -> Result<TypedBytes> {
 
 /// Opens and decodes a checkpoint; what must not be looked into, or does not open and is kept, stays one value.
 pub(crate) fn checkpoint(
-    boundary: &Boundary,
+    codec: &ValueCodec,
     typed: TypedBytes,
     (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
 ) -> Result<Checkpoint> {
-    let typed = open_checkpoint(boundary, typed, (thread_id, checkpoint_ns, checkpoint_id))?;
-    if boundary.opaque_values || typed.is_sealed() {
+    let typed = open_checkpoint(codec, typed, (thread_id, checkpoint_ns, checkpoint_id))?;
+    if codec.opaque_values || typed.is_sealed() {
         return Ok(Checkpoint::opaque(checkpoint_id, typed));
     }
     document::decode_checkpoint(&typed.readable()?)
@@ -81,11 +81,11 @@ pub(crate) fn checkpoint(
 
 /// Opens a checkpoint.
 pub(crate) fn open_checkpoint(
-    boundary: &Boundary,
+    codec: &ValueCodec,
     typed: TypedBytes,
     (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
 ) -> Result<TypedBytes> {
-    boundary.open(typed, &Place::Checkpoint { thread_id, checkpoint_ns, checkpoint_id })
+    codec.open(typed, &AssociatedData::Checkpoint { thread_id, checkpoint_ns, checkpoint_id })
 }
 
 /// Looks into an opened checkpoint: with the reader that the builder was given, or as LangGraph's MessagePack.
@@ -97,7 +97,7 @@ pub(crate) fn look<T>(
     match &config.reader {
         Some(reader) => read(&**reader, typed),
         None => read(&MessagePackReader, typed).map_err(|error| {
-            if !config.boundary.opaque_values {
+            if !config.codec.opaque_values {
                 return error;
             }
             Error::new(
@@ -113,7 +113,7 @@ pub(crate) fn look<T>(
 
 /// Opens and decodes a write from the columns of `sql::select_writes`.
 pub(crate) fn write(
-    boundary: &Boundary,
+    codec: &ValueCodec,
     row: &Row<'_>,
     (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
 ) -> Result<PendingWrite> {
@@ -121,8 +121,14 @@ pub(crate) fn write(
     let task_path = optional_text(row, 1)?.unwrap_or_default();
     let idx: i32 = row.get(2).or_convert()?;
     let channel = text(row, 3)?;
-    let place =
-        Place::Write { thread_id, checkpoint_ns, checkpoint_id, task_id: &task_id, idx, channel: &channel };
-    let value = boundary.open_value(typed(row, 4)?, &place)?;
+    let place = AssociatedData::Write {
+        thread_id,
+        checkpoint_ns,
+        checkpoint_id,
+        task_id: &task_id,
+        idx,
+        channel: &channel,
+    };
+    let value = codec.open_value(typed(row, 4)?, &place)?;
     Ok(PendingWrite::new(task_id, channel, value).stored_at(task_path, idx))
 }

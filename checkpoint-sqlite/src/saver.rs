@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use checkpoint_core::cipher::Place;
+use checkpoint_core::cipher::AssociatedData;
 use checkpoint_core::serde::document;
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
@@ -52,14 +52,14 @@ impl SqliteSaver {
         metadata: &CheckpointMetadata,
     ) -> Result<CheckpointRow> {
         id::validate(&checkpoint.id)?;
-        let place = Place::Checkpoint {
+        let place = AssociatedData::Checkpoint {
             thread_id: config.thread_id(),
             checkpoint_ns: config.checkpoint_ns(),
             checkpoint_id: &checkpoint.id,
         };
-        let boundary = &self.workers.config().boundary;
+        let codec = &self.workers.config().codec;
         let typed = match checkpoint.as_opaque() {
-            Some(value) if boundary.opaque_values => {
+            Some(value) if codec.opaque_values => {
                 if !checkpoint.channel_values.is_empty() || !checkpoint.channel_versions.is_empty() {
                     return Err(Error::invalid_argument(
                         "the checkpoint is one value of another serializer, and has channels besides; put them into \
@@ -75,7 +75,7 @@ impl SqliteSaver {
             checkpoint_ns: config.checkpoint_ns().clone(),
             checkpoint_id: checkpoint.id.clone(),
             parent_checkpoint_id: config.checkpoint_id().cloned(),
-            typed: boundary.seal(typed, &place)?,
+            typed: codec.seal(typed, &place)?,
             metadata: metadata.merged(config).to_json()?,
         })
     }
@@ -91,7 +91,7 @@ impl SqliteSaver {
         id::validate(checkpoint_id)?;
         let (indexes, replace) = index_writes(writes)?;
         let row = |(idx, (channel, value)): (i32, &(Str, ChannelValue))| {
-            let place = Place::Write {
+            let place = AssociatedData::Write {
                 thread_id: config.thread_id(),
                 checkpoint_ns: config.checkpoint_ns(),
                 checkpoint_id,
@@ -99,7 +99,7 @@ impl SqliteSaver {
                 idx,
                 channel,
             };
-            let typed = self.workers.config().boundary.seal_value(value, &place)?;
+            let typed = self.workers.config().codec.seal_value(value, &place)?;
             Ok((idx, channel.clone(), typed))
         };
         Ok(WriteRows {

@@ -386,7 +386,7 @@ mod tests {
     fn workers(directory: &tempfile::TempDir, synchronous: Synchronous) -> Workers {
         Workers::new(Config {
             path: directory.path().join("agent.db"),
-            boundary: checkpoint_core::cipher::Boundary::default(),
+            codec: checkpoint_core::cipher::ValueCodec::default(),
             reader: None,
             busy_timeout: std::time::Duration::from_secs(5),
             synchronous,

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use checkpoint_core::cipher::Place;
-use checkpoint_core::delta::{self, CheckpointReader, Link};
+use checkpoint_core::cipher::AssociatedData;
+use checkpoint_core::delta::{self, CheckpointReader, CheckpointSummary};
 use checkpoint_core::{Error, Result, Str, TypedBytes};
 use rusqlite::Row;
 
@@ -172,14 +172,19 @@ pub(crate) fn copy_thread(config: &Config, open: &Open, source: &str, target: &s
     Ok(())
 }
 
-fn reseal(config: &Config, typed: TypedBytes, from: &Place<'_>, to: &Place<'_>) -> Result<TypedBytes> {
-    let boundary = config.boundary.strict();
-    boundary.seal(boundary.open(typed, from)?, to)
+fn reseal(
+    config: &Config,
+    typed: TypedBytes,
+    from: &AssociatedData<'_>,
+    to: &AssociatedData<'_>,
+) -> Result<TypedBytes> {
+    let codec = config.codec.strict();
+    codec.seal(codec.open(typed, from)?, to)
 }
 
 fn reseal_checkpoint(config: &Config, row: &Row<'_>, source: &str, target: &str) -> Result<CheckpointRow> {
     let (checkpoint_ns, checkpoint_id) = (row::text(row, 0)?, row::text(row, 1)?);
-    let place = |thread_id| Place::Checkpoint {
+    let place = |thread_id| AssociatedData::Checkpoint {
         thread_id,
         checkpoint_ns: &checkpoint_ns,
         checkpoint_id: &checkpoint_id,
@@ -208,7 +213,7 @@ fn reseal_write(config: &Config, row: &Row<'_>, source: &str, target: &str) -> R
     let (checkpoint_ns, checkpoint_id) = (row::text(row, 0)?, row::text(row, 1)?);
     let (task_id, channel) = (row::text(row, 2)?, row::text(row, 4)?);
     let idx: i32 = row.get(3).map_err(crate::error::convert)?;
-    let place = |thread_id| Place::Write {
+    let place = |thread_id| AssociatedData::Write {
         thread_id,
         checkpoint_ns: &checkpoint_ns,
         checkpoint_id: &checkpoint_id,
@@ -238,7 +243,7 @@ pub(crate) fn keep_latest(config: &Config, open: &Open, thread_id: &str) -> Resu
         let first = |row: &Row<'_>| row::text(row, 0).map(Some);
         let ids = query_all(open, sql::SELECT_CHECKPOINT_IDS, (thread_id, &*checkpoint_ns), first)?;
         let Some(newest) = ids.first() else { continue };
-        let load = |id: &Str| link(config, open, (thread_id, &checkpoint_ns, id));
+        let load = |id: &Str| summary(config, open, (thread_id, &checkpoint_ns, id));
         let Some(newest_link) = load(newest)? else { continue };
         let mut keep: HashSet<Str> = delta::needed_ancestors(&newest_link, load)?.into_iter().collect();
         keep.insert(newest.clone());
@@ -263,12 +268,12 @@ pub(crate) fn keep_latest(config: &Config, open: &Open, thread_id: &str) -> Resu
     Ok(())
 }
 
-fn link(config: &Config, open: &Open, place: (&str, &str, &str)) -> Result<Option<Link>> {
+fn summary(config: &Config, open: &Open, place: (&str, &str, &str)) -> Result<Option<CheckpointSummary>> {
     let read = |row: &Row<'_>| {
         let read = || {
-            let typed = row::open_checkpoint(&config.boundary.strict(), row::typed(row, 2)?, place)?;
-            let channels = row::look(config, &typed, CheckpointReader::outline)?;
-            Ok(Link::new(channels, row::metadata(row, 4)?, row::optional_text(row, 1)?))
+            let typed = row::open_checkpoint(&config.codec.strict(), row::typed(row, 2)?, place)?;
+            let channels = row::look(config, &typed, CheckpointReader::summarize)?;
+            Ok(CheckpointSummary::new(channels, row::metadata(row, 4)?, row::optional_text(row, 1)?))
         };
         read().map_err(|error| at_row(error, place.0, place.1, place.2))
     };

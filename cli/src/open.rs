@@ -236,12 +236,14 @@ pub(crate) fn cipher(keys: &Keys<'_>) -> Result<Option<Cipher>> {
         let key = key(Path::new(file))?;
         let next = match cipher {
             None => Cipher::aes_gcm(id, &key),
-            Some(cipher) => cipher.and_open_aes_gcm(id, &key),
+            Some(cipher) => cipher.with_aes_gcm_decryption_key(id, &key),
         };
         cipher = Some(next.map_err(named(&format!("{flags}gcm-key {given}")))?);
     }
     Ok(match (cipher, aes) {
-        (Some(cipher), Some((key, from))) => Some(cipher.and_open_aes(&key).map_err(named(&from))?),
+        (Some(cipher), Some((key, from))) => {
+            Some(cipher.with_aes_decryption_key(&key).map_err(named(&from))?)
+        }
         (None, Some((key, from))) => Some(Cipher::aes(&key).map_err(named(&from))?),
         (cipher, None) => cipher,
     })

@@ -46,10 +46,10 @@ class Cipher:
     def from_env() -> Cipher | None:
         """Seals as `aes` does, with the key in the variable `LANGGRAPH_AES_KEY`; `None` where that is not set."""
 
-    def and_open_aes_gcm(self, key_id: str, key: bytes) -> Cipher:
+    def with_aes_gcm_decryption_key(self, key_id: str, key: bytes) -> Cipher:
         """The same with one more key that opens values which `aes_gcm` sealed under this name."""
 
-    def and_open_aes(self, key: bytes) -> Cipher:
+    def with_aes_decryption_key(self, key: bytes) -> Cipher:
         """The same with one more key that opens values which `aes` or LangGraph sealed."""
 
 class Listing:

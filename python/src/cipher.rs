@@ -41,13 +41,13 @@ impl PyCipher {
     }
 
     /// The same with one more key that opens values which `aes_gcm` sealed under this name.
-    fn and_open_aes_gcm(&self, py: Python<'_>, key_id: &str, key: &[u8]) -> PyResult<Self> {
-        self.get().and_open_aes_gcm(key_id, key).or_raise(py).map(|cipher| Self { cipher })
+    fn with_aes_gcm_decryption_key(&self, py: Python<'_>, key_id: &str, key: &[u8]) -> PyResult<Self> {
+        self.get().with_aes_gcm_decryption_key(key_id, key).or_raise(py).map(|cipher| Self { cipher })
     }
 
     /// The same with one more key that opens values which `aes` or LangGraph sealed.
-    fn and_open_aes(&self, py: Python<'_>, key: &[u8]) -> PyResult<Self> {
-        self.get().and_open_aes(key).or_raise(py).map(|cipher| Self { cipher })
+    fn with_aes_decryption_key(&self, py: Python<'_>, key: &[u8]) -> PyResult<Self> {
+        self.get().with_aes_decryption_key(key).or_raise(py).map(|cipher| Self { cipher })
     }
 
     /// The names of the keys; never the keys.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use checkpoint_core::delta::{CheckpointReader, Outline};
+use checkpoint_core::delta::{ChannelSummary, CheckpointReader};
 use checkpoint_core::{ChannelValue, Error, ErrorKind, Result, TypedBytes};
 use checkpoint_sqlite::{SqliteSaver, Synchronous};
 use pyo3::exceptions::PyValueError;
@@ -40,7 +40,7 @@ impl Reader {
 }
 
 impl CheckpointReader for Reader {
-    fn outline(&self, checkpoint: &TypedBytes) -> Result<Outline> {
+    fn summarize(&self, checkpoint: &TypedBytes) -> Result<ChannelSummary> {
         Self::attached(|py| {
             let checkpoint = self.serde.read_whole(py, checkpoint)?;
             let (mut versioned, mut values) = (Vec::new(), Vec::new());
@@ -52,7 +52,7 @@ impl CheckpointReader for Reader {
                 values.push((to_str(&channel, "the name of a channel")?, is_delta_snapshot(&value)?));
                 Ok(())
             })?;
-            Ok(Outline::new(versioned, values))
+            Ok(ChannelSummary::new(versioned, values))
         })
     }
 

@@ -209,7 +209,7 @@ def test_our_eax_cipher_is_pythons_format(
 def test_keys_rotate(open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any]) -> None:
     with open_saver(cipher=Cipher.aes_gcm("old", KEY)) as saver:
         run_halfway(flow, saver, config)
-    ring = Cipher.aes_gcm("new", OTHER).and_open_aes_gcm("old", KEY)
+    ring = Cipher.aes_gcm("new", OTHER).with_aes_gcm_decryption_key("old", KEY)
     with open_saver(cipher=ring) as saver:
         finish(flow, saver, config)
     with open_saver(cipher=Cipher.aes_gcm("new", OTHER)) as saver:

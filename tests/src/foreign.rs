@@ -1,6 +1,6 @@
 //! A serializer that is not LangGraph's: no saver can read what it makes.
 
-use checkpoint_core::delta::{CheckpointReader, Outline};
+use checkpoint_core::delta::{ChannelSummary, CheckpointReader};
 use checkpoint_core::{ChannelValue, Checkpoint, Error, Result, Str, TypedBytes};
 use serde_json::{Map, Value, json};
 
@@ -58,11 +58,11 @@ impl Foreign {
 }
 
 impl CheckpointReader for Foreign {
-    fn outline(&self, checkpoint: &TypedBytes) -> Result<Outline> {
+    fn summarize(&self, checkpoint: &TypedBytes) -> Result<ChannelSummary> {
         let document = self.loads(checkpoint)?;
         let versioned = document["versioned"].as_array().into_iter().flatten();
         let values = document["values"].as_object().into_iter().flatten();
-        Ok(Outline::new(
+        Ok(ChannelSummary::new(
             versioned.filter_map(Value::as_str).map(Str::from),
             values.map(|(channel, value)| (Str::from(channel.as_str()), value["snapshot"] == true)),
         ))

@@ -21,7 +21,7 @@ use checkpoint_core::python::{
 };
 use checkpoint_core::{
     BaseCheckpointSaver, Bytes, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata,
-    CheckpointTuple, ListQuery, PruneStrategy, SaverExt, Snapshot, Str, Value, special,
+    CheckpointTuple, ListQuery, PruneStrategy, SaverExt, StateSnapshot, Str, Value, special,
 };
 use checkpoint_sqlite::SqliteSaver;
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -30,7 +30,7 @@ use serde_json::{Value as Json, json};
 
 use shared::postgres::{Database, Kind, Server, in_runtime, rows};
 use shared::pythons::{self, GENERATIONS};
-use shared::turns::{Backend, Place, Turns, answer};
+use shared::turns::{AssociatedData, Backend, Turns, answer};
 
 /// The task under which LangGraph looks for answers that belong to no task.
 const NULL_TASK: &str = "00000000-0000-0000-0000-000000000000";
@@ -54,7 +54,7 @@ fn log_of(values: &Json) -> Vec<&str> {
 const DONE: [&str; 5] = ["start", "plan rust", "left", "right", "inner"];
 
 /// Checks, by what Rust reads, that the graph waits for an answer.
-async fn interrupted(turns: &Turns) -> Snapshot {
+async fn interrupted(turns: &Turns) -> StateSnapshot {
     let at = turns.saver().thread(THREAD).latest().await.unwrap().unwrap();
     let state: State = at.values().unwrap();
     assert_eq!((state.topic.as_str(), state.log.as_slice()), ("rust", DONE.map(String::from).as_slice()));
@@ -75,7 +75,7 @@ async fn interrupted(turns: &Turns) -> Snapshot {
 }
 
 /// Answers the interrupt from Rust, the way LangGraph records an answer that it was given.
-async fn answer_by_rust(turns: &Turns, at: &Snapshot, text: &str) {
+async fn answer_by_rust(turns: &Turns, at: &StateSnapshot, text: &str) {
     let writes = [(Str::from(special::RESUME), ChannelValue::from(text))];
     turns.saver().put_writes(at.config(), &writes, NULL_TASK, "").await.unwrap();
 }
@@ -441,7 +441,7 @@ async fn sends_of_old_checkpoints(turns: Turns) {
                   "channel_values": {"x": 1}, "channel_versions": {"x": "00000000000000000000000000000003.0.5"},
                   "versions_seen": {}}');"#;
     turns.set_up_by_python().await;
-    let Place::Database(database) = &turns.place else { panic!("it is SQL for PostgreSQL") };
+    let AssociatedData::Database(database) = &turns.place else { panic!("it is SQL for PostgreSQL") };
     database.client().await.batch_execute(SENDS).await.unwrap();
     let saver = turns.saver();
     let parent = CheckpointConfig::new(THREAD).with_checkpoint_id("1ef00000-0000-6000-8000-000000000001");
@@ -473,7 +473,7 @@ async fn setup_in_both_orders(turns: Turns) {
         UNION ALL SELECT indexdef, '' FROM pg_indexes WHERE schemaname = 'public'
         UNION ALL SELECT 'version', v::text FROM checkpoint_migrations
         ORDER BY 1, 2";
-    let Place::Database(first) = &turns.place else { panic!("SQLite's tables have no versions") };
+    let AssociatedData::Database(first) = &turns.place else { panic!("SQLite's tables have no versions") };
     turns.python("setup", &[]);
     let by_python = rows(&first.client().await, SCHEMA).await;
     let saver = turns.saver();
@@ -482,9 +482,9 @@ async fn setup_in_both_orders(turns: Turns) {
     turns.python("setup", &[]);
 
     let second = Database::create(Server::find(Kind::Postgres17).unwrap().url()).await;
-    let turns = Turns { place: Place::Database(second), ..turns };
+    let turns = Turns { place: AssociatedData::Database(second), ..turns };
     turns.set_up_by_rust().await;
-    let Place::Database(second) = &turns.place else { panic!("it is a database") };
+    let AssociatedData::Database(second) = &turns.place else { panic!("it is a database") };
     assert_eq!(rows(&second.client().await, SCHEMA).await, by_python, "Rust, then Python");
     turns.saver().setup().await.unwrap();
 }
@@ -527,10 +527,10 @@ fn meet(at: usize, backend: Backend) -> Result<Turns, Missing> {
     let (python, other_python) = (pythons::find(at)?, pythons::other(at));
     let directory = tempfile::tempdir().unwrap();
     let place = match backend {
-        Backend::Sqlite => Place::File(directory.path().join("shared.sqlite")),
+        Backend::Sqlite => AssociatedData::File(directory.path().join("shared.sqlite")),
         Backend::Postgres | Backend::PostgresAsync => {
             let server = Server::find(Kind::Postgres17)?;
-            Place::Database(in_runtime(Database::create(server.url())))
+            AssociatedData::Database(in_runtime(Database::create(server.url())))
         }
     };
     Ok(Turns { generation, python, other_python, backend, place, directory, key: None })

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::PathBuf;
 
-use checkpoint_core::cipher::{self, Cipher, Place};
+use checkpoint_core::cipher::{self, AssociatedData, Cipher};
 use checkpoint_core::python::{self, Object};
 use checkpoint_core::serde::{from_msgpack, to_msgpack};
 use checkpoint_core::{ChannelValue, ErrorKind, TypedBytes, Value};
@@ -267,7 +267,7 @@ struct FixedNonce {
 
 #[test]
 fn what_python_sealed_opens_with_its_key_only() {
-    let place = Place::Checkpoint { thread_id: "t", checkpoint_ns: "", checkpoint_id: "c" };
+    let place = AssociatedData::Checkpoint { thread_id: "t", checkpoint_ns: "", checkpoint_id: "c" };
     let vectors = load::<Sealed>("encrypted_vectors.json");
     let mut opened = 0;
     for vector in &vectors {
@@ -280,7 +280,7 @@ fn what_python_sealed_opens_with_its_key_only() {
             let other = Cipher::aes(&[0xaa; 32]).unwrap();
             let error = other.open(sealed.clone(), &place).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Crypto, "{}", vector.name);
-            let error = cipher::Boundary::default().open(sealed, &place).unwrap_err();
+            let error = cipher::ValueCodec::default().open(sealed, &place).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Crypto, "{}", vector.name);
             opened += 1;
         }

@@ -5,7 +5,7 @@ use aes_gcm::aead::{AeadInOut, KeyInit};
 use bytes::Bytes;
 use zeroize::Zeroizing;
 
-use super::Place;
+use super::AssociatedData;
 use crate::{Error, Result, TypedBytes};
 
 pub(super) const NAME: &str = "aes256gcm";
@@ -50,7 +50,7 @@ impl Key {
         &self.id
     }
 
-    pub(super) fn seal(&self, typed: &TypedBytes, place: &Place<'_>) -> Result<Bytes> {
+    pub(super) fn seal(&self, typed: &TypedBytes, place: &AssociatedData<'_>) -> Result<Bytes> {
         let nonce: [u8; NONCE] = super::nonce()?;
         let mut out = Vec::with_capacity(2 + self.id.len() + NONCE + typed.data.len() + TAG);
         out.push(FORMAT);
@@ -70,7 +70,7 @@ impl Key {
     }
 
     /// The plaintext, or `None` when key, place and ciphertext do not fit.
-    pub(super) fn open(&self, tag_name: &str, sealed: &[u8], place: &Place<'_>) -> Option<Bytes> {
+    pub(super) fn open(&self, tag_name: &str, sealed: &[u8], place: &AssociatedData<'_>) -> Option<Bytes> {
         let (header, rest) = sealed.split_at_checked(2 + self.id.len())?;
         let (nonce, rest) = rest.split_first_chunk::<NONCE>()?;
         let (text, tag) = rest.split_last_chunk::<TAG>()?;
@@ -91,7 +91,7 @@ impl Key {
     }
 }
 
-fn associated(header: &[u8], tag_name: &str, place: &Place<'_>) -> Vec<u8> {
+fn associated(header: &[u8], tag_name: &str, place: &AssociatedData<'_>) -> Vec<u8> {
     let mut out = header.to_vec();
     out.extend_from_slice(&(tag_name.len() as u64).to_be_bytes());
     out.extend_from_slice(tag_name.as_bytes());

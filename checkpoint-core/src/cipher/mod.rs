@@ -3,14 +3,14 @@
 //! | tag | algorithm | bytes |
 //! |---|---|---|
 //! | `…+aes` | AES-EAX with 128, 192 or 256 bits, no associated data: what Python's `EncryptedSerializer` writes and reads | nonce 16 ‖ tag 16 ‖ ciphertext |
-//! | `…+aes256gcm` | AES-256-GCM; the header, the plain type tag and the [`Place`] of the row are associated data. Python cannot read it | 1 ‖ length of key id ‖ key id ‖ nonce 12 ‖ ciphertext ‖ tag 16 |
+//! | `…+aes256gcm` | AES-256-GCM; the header, the plain type tag and the [`AssociatedData`] of the row are associated data. Python cannot read it | 1 ‖ length of key id ‖ key id ‖ nonce 12 ‖ ciphertext ‖ tag 16 |
 //!
 //! A GCM row that is moved to another thread, channel or task does not open there. Nonces are random: one GCM key
 //! should seal at most 2^32 values (NIST SP 800-38D), then another should take over.
 
-mod boundary;
 mod eax;
 mod gcm;
+mod value_codec;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use boundary::Boundary;
+pub use value_codec::ValueCodec;
 
 use crate::{Error, Result, TypedBytes};
 
@@ -31,7 +31,7 @@ pub const BOUND_SUFFIX: &str = "+aes256gcm";
 /// Where a sealed value stands. AES-GCM binds the value to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Place<'a> {
+pub enum AssociatedData<'a> {
     /// A whole checkpoint.
     Checkpoint {
         /// The thread.
@@ -69,7 +69,7 @@ pub enum Place<'a> {
     },
 }
 
-impl Place<'_> {
+impl AssociatedData<'_> {
     /// An unambiguous form: a kind, then each part with its length before it.
     fn bind(&self, out: &mut Vec<u8>) {
         let mut parts = |kind: u8, parts: &[&[u8]]| {
@@ -112,7 +112,7 @@ impl Place<'_> {
 /// ```
 /// use checkpoint_core::Cipher;
 /// // Seals with the new key; rows under the old ones still open.
-/// let cipher = Cipher::aes_gcm("2026-11", &[7; 32])?.and_open_aes_gcm("2025-11", &[3; 32])?.and_open_aes(&[1; 16])?;
+/// let cipher = Cipher::aes_gcm("2026-11", &[7; 32])?.with_aes_gcm_decryption_key("2025-11", &[3; 32])?.with_aes_decryption_key(&[1; 16])?;
 /// # Ok::<(), checkpoint_core::Error>(())
 /// ```
 #[derive(Clone)]
@@ -160,7 +160,7 @@ impl Cipher {
     ///
     /// # Errors
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a key of another size than 16, 24 or 32 bytes.
-    pub fn and_open_aes(self, key: &[u8]) -> Result<Self> {
+    pub fn with_aes_decryption_key(self, key: &[u8]) -> Result<Self> {
         let mut ring = Arc::unwrap_or_clone(self.0);
         ring.eax.push(eax::Key::new(key)?);
         Ok(Self(Arc::new(ring)))
@@ -171,7 +171,7 @@ impl Cipher {
     /// # Errors
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a key or a name of another size, and for a key id that
     /// is there already.
-    pub fn and_open_aes_gcm(self, key_id: &str, key: &[u8]) -> Result<Self> {
+    pub fn with_aes_gcm_decryption_key(self, key_id: &str, key: &[u8]) -> Result<Self> {
         let mut ring = Arc::unwrap_or_clone(self.0);
         if ring.gcm.iter().any(|known| known.id() == key_id) {
             return Err(Error::invalid_config("two keys have the same key id").with("key_id", key_id));
@@ -184,7 +184,7 @@ impl Cipher {
     ///
     /// # Errors
     /// [`Crypto`](crate::ErrorKind::Crypto) when the system gives no random bytes, or for sealed bytes.
-    pub fn seal(&self, typed: &TypedBytes, place: &Place<'_>) -> Result<TypedBytes> {
+    pub fn seal(&self, typed: &TypedBytes, place: &AssociatedData<'_>) -> Result<TypedBytes> {
         if typed.is_sealed() {
             return Err(Error::crypto("the value is encrypted already; open it before it is stored again")
                 .with("tag", &typed.tag));
@@ -203,7 +203,7 @@ impl Cipher {
     /// # Errors
     /// [`Crypto`](crate::ErrorKind::Crypto) when no key of the ring opens it: another key, another place, altered or
     /// truncated bytes, or an unknown cipher.
-    pub fn open(&self, typed: TypedBytes, place: &Place<'_>) -> Result<TypedBytes> {
+    pub fn open(&self, typed: TypedBytes, place: &AssociatedData<'_>) -> Result<TypedBytes> {
         let Some((tag, name)) = typed.tag.split_once('+') else { return Ok(typed) };
         let ring = &*self.0;
         let data: Option<Bytes> = match name {
@@ -213,7 +213,7 @@ impl Cipher {
                     .ok_or_else(|| Error::crypto("the ciphertext is truncated").with("tag", &typed.tag))?;
                 let key = ring.gcm.iter().find(|key| key.id().as_bytes() == key_id).ok_or_else(|| {
                     Error::crypto(
-                        "the key ring lacks the key that sealed this value; add it with and_open_aes_gcm",
+                        "the key ring lacks the key that sealed this value; add it with with_aes_gcm_decryption_key",
                     )
                     .with("key_id", String::from_utf8_lossy(key_id))
                 })?;
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
     use crate::ErrorKind;
 
-    const HERE: Place<'_> = Place::Write {
+    const HERE: AssociatedData<'_> = AssociatedData::Write {
         thread_id: "t",
         checkpoint_ns: "",
         checkpoint_id: "c",
@@ -295,7 +295,7 @@ mod tests {
         let cipher = Cipher::aes_gcm("k1", &[2; 32]).unwrap();
         let sealed = cipher.seal(&secret(), &HERE).unwrap();
         let elsewhere = [
-            Place::Write {
+            AssociatedData::Write {
                 thread_id: "tk",
                 checkpoint_ns: "",
                 checkpoint_id: "c",
@@ -303,7 +303,7 @@ mod tests {
                 idx: -1,
                 channel: "x",
             },
-            Place::Write {
+            AssociatedData::Write {
                 thread_id: "t",
                 checkpoint_ns: "",
                 checkpoint_id: "c",
@@ -311,8 +311,8 @@ mod tests {
                 idx: 0,
                 channel: "x",
             },
-            Place::Checkpoint { thread_id: "t", checkpoint_ns: "", checkpoint_id: "c" },
-            Place::Blob { thread_id: "t", checkpoint_ns: "", channel: "c", version: "k" },
+            AssociatedData::Checkpoint { thread_id: "t", checkpoint_ns: "", checkpoint_id: "c" },
+            AssociatedData::Blob { thread_id: "t", checkpoint_ns: "", channel: "c", version: "k" },
         ];
         for place in elsewhere {
             assert_eq!(cipher.open(sealed.clone(), &place).unwrap_err().kind(), ErrorKind::Crypto);
@@ -332,9 +332,9 @@ mod tests {
         let new = Cipher::aes_gcm("new", &[b'N'; 32]).unwrap();
         assert_eq!(new.open(old.clone(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
         let ring = new
-            .and_open_aes_gcm("old", b"OLDOLDOLDOLDOLDOLDOLDOLDOLDOLDOL")
-            .and_then(|ring| ring.and_open_aes(&[9; 32]))
-            .and_then(|ring| ring.and_open_aes(b"PYTHONPYTHONPYTH"))
+            .with_aes_gcm_decryption_key("old", b"OLDOLDOLDOLDOLDOLDOLDOLDOLDOLDOL")
+            .and_then(|ring| ring.with_aes_decryption_key(&[9; 32]))
+            .and_then(|ring| ring.with_aes_decryption_key(b"PYTHONPYTHONPYTH"))
             .unwrap();
         assert_eq!(ring.open(old, &HERE).unwrap(), secret());
         assert_eq!(ring.open(python, &HERE).unwrap(), secret());
@@ -362,7 +362,7 @@ mod tests {
         let foreign = TypedBytes::new("msgpack+rot13", Bytes::new());
         let cipher = Cipher::aes(&[0; 16]).unwrap();
         assert_eq!(cipher.open(foreign.clone(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
-        assert_eq!(Boundary::default().open(foreign, &HERE).unwrap_err().kind(), ErrorKind::Crypto);
-        assert_eq!(Boundary::default().open(secret(), &HERE).unwrap(), secret());
+        assert_eq!(ValueCodec::default().open(foreign, &HERE).unwrap_err().kind(), ErrorKind::Crypto);
+        assert_eq!(ValueCodec::default().open(secret(), &HERE).unwrap(), secret());
     }
 }

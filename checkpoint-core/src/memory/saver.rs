@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
 
 use super::BACKEND;
-use crate::cipher::Boundary;
-use crate::delta::{self, DeltaChannelHistory, HistoryWalk, Link, Outline};
+use crate::cipher::ValueCodec;
+use crate::delta::{self, ChannelSummary, CheckpointSummary, DeltaChannelHistory, HistoryWalk};
 use crate::filter::FilterSemantics;
 use crate::{
     BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata,
@@ -199,16 +199,20 @@ impl Namespace {
         ))
     }
 
-    fn link(&self, checkpoint_id: &Str) -> Option<Link> {
+    fn summary(&self, checkpoint_id: &Str) -> Option<CheckpointSummary> {
         let row = self.checkpoints.get(checkpoint_id)?;
-        Some(Link::new(Outline::of(&row.checkpoint), row.metadata.clone(), row.parent.clone()))
+        Some(CheckpointSummary::new(
+            ChannelSummary::of(&row.checkpoint),
+            row.metadata.clone(),
+            row.parent.clone(),
+        ))
     }
 
     fn prune(&mut self) -> Result<()> {
         let Some(newest) = self.checkpoints.last_key_value().map(|(id, _)| id.clone()) else { return Ok(()) };
-        let Some(link) = self.link(&newest) else { return Ok(()) };
+        let Some(link) = self.summary(&newest) else { return Ok(()) };
         let mut keep: BTreeSet<Str> =
-            delta::needed_ancestors(&link, |id| Ok(self.link(id)))?.into_iter().collect();
+            delta::needed_ancestors(&link, |id| Ok(self.summary(id)))?.into_iter().collect();
         keep.insert(newest.clone());
         self.checkpoints.retain(|id, _| keep.contains(id));
         // Writes may be ahead of their checkpoint: those beyond the newest stay.
@@ -358,9 +362,9 @@ impl BaseCheckpointSaver for InMemorySaver {
         id::validate(checkpoint_id).at(BACKEND, "put_writes")?;
         let (indexes, replace) = index_writes(writes).at(BACKEND, "put_writes")?;
         let task_id = Str::from(task_id);
-        let boundary = Boundary { opaque_values: self.opaque_values, ..Boundary::default() };
+        let codec = ValueCodec { opaque_values: self.opaque_values, ..ValueCodec::default() };
         let row = |(idx, (channel, value)): (i32, &(Str, ChannelValue))| {
-            let value = boundary.value(value.to_typed()?)?;
+            let value = codec.value(value.to_typed()?)?;
             Ok(PendingWrite::new(task_id.clone(), channel.clone(), value).stored_at(task_path, idx))
         };
         let rows =

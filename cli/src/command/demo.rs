@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use checkpoint_core::{BaseCheckpointSaver, SaverExt, Snapshot, Thread};
+use checkpoint_core::{BaseCheckpointSaver, SaverExt, StateSnapshot, Thread};
 use checkpoint_sqlite::SqliteSaver;
 use futures_util::TryStreamExt;
 use futures_util::future::try_join_all;
@@ -78,7 +78,7 @@ pub(crate) async fn agent(arguments: &DemoAgent) -> Result<()> {
 /// One step of parallel tasks: each records its result as soon as it has one, and what is recorded is not done again.
 async fn research(
     thread: &Thread<SqliteSaver>,
-    at: &Snapshot,
+    at: &StateSnapshot,
     plan: &[String],
     arguments: &DemoAgent,
 ) -> Result<Vec<String>> {

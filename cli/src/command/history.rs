@@ -126,23 +126,23 @@ pub(super) fn task(task_path: &str, task_id: &str) -> String {
     clean(&name).into_owned()
 }
 
-type Place = (Str, Str);
+type AssociatedData = (Str, Str);
 
 struct Tree {
     /// The terminal's width, if it is one.
     width: Option<usize>,
-    nodes: HashMap<Place, Node>,
+    nodes: HashMap<AssociatedData, Node>,
     /// By place of the parent, the ids of its children, oldest first.
-    children: HashMap<Place, BTreeSet<Str>>,
+    children: HashMap<AssociatedData, BTreeSet<Str>>,
     /// By place of the checkpoint that ran them, the first checkpoints of subgraphs.
-    subgraphs: HashMap<Place, BTreeSet<Place>>,
+    subgraphs: HashMap<AssociatedData, BTreeSet<AssociatedData>>,
     /// What no other line leads to.
-    roots: BTreeSet<Place>,
+    roots: BTreeSet<AssociatedData>,
 }
 
 /// What is to be printed next, and what stands before it.
 struct Next {
-    place: Place,
+    place: AssociatedData,
     prefix: String,
     branch: &'static str,
     /// Whether to name the namespace above it.
@@ -228,9 +228,9 @@ impl Tree {
     fn print_from(
         &self,
         out: &mut impl Write,
-        root: &Place,
+        root: &AssociatedData,
         heading: bool,
-        printed: &mut BTreeSet<Place>,
+        printed: &mut BTreeSet<AssociatedData>,
     ) -> Result<()> {
         let mut stack = vec![Next { place: root.clone(), prefix: String::new(), branch: "", heading }];
         while let Some(Next { place, prefix, branch, heading }) = stack.pop() {

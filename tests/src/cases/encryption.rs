@@ -95,15 +95,15 @@ fn holds(haystack: &[u8], needle: &[u8]) -> bool {
 
 async fn rotation(ctx: Ctx) -> Done {
     let rings: [(Cipher, Cipher, Cipher); 3] = [
-        (Cipher::aes(&OLD)?, Cipher::aes(&NEW)?.and_open_aes(&OLD)?, Cipher::aes(&NEW)?),
+        (Cipher::aes(&OLD)?, Cipher::aes(&NEW)?.with_aes_decryption_key(&OLD)?, Cipher::aes(&NEW)?),
         (
             Cipher::aes_gcm("old", &OLD)?,
-            Cipher::aes_gcm("new", &NEW)?.and_open_aes_gcm("old", &OLD)?,
+            Cipher::aes_gcm("new", &NEW)?.with_aes_gcm_decryption_key("old", &OLD)?,
             Cipher::aes_gcm("new", &NEW)?,
         ),
         (
             Cipher::aes(&OLD)?,
-            Cipher::aes_gcm("new", &NEW)?.and_open_aes(&OLD)?,
+            Cipher::aes_gcm("new", &NEW)?.with_aes_decryption_key(&OLD)?,
             Cipher::aes_gcm("new", &NEW)?,
         ),
     ];

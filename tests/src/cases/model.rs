@@ -29,19 +29,19 @@ const CHANNELS: [&str; 3] = ["a", "b", "log"];
 #[derive(Debug, Clone)]
 enum Operation {
     Put {
-        at: Place,
+        at: AssociatedData,
         parent: Option<usize>,
         changed: Vec<(usize, u8)>,
         run: usize,
     },
     PutWrites {
-        at: Place,
+        at: AssociatedData,
         task: usize,
         path: usize,
         writes: Vec<(usize, u8)>,
     },
     GetTuple {
-        at: Place,
+        at: AssociatedData,
         latest: bool,
     },
     List {
@@ -57,7 +57,7 @@ enum Operation {
         limit: usize,
     },
     History {
-        at: Place,
+        at: AssociatedData,
         latest: bool,
     },
     DeleteThread {
@@ -77,14 +77,14 @@ enum Operation {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct AssociatedData {
     thread: usize,
     ns: usize,
     id: usize,
 }
 
-fn place() -> impl Strategy<Value = Place> {
-    (0..THREADS, 0..NAMESPACES.len(), 0..IDS).prop_map(|(thread, ns, id)| Place { thread, ns, id })
+fn place() -> impl Strategy<Value = AssociatedData> {
+    (0..THREADS, 0..NAMESPACES.len(), 0..IDS).prop_map(|(thread, ns, id)| AssociatedData { thread, ns, id })
 }
 
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
@@ -217,14 +217,14 @@ impl World {
         self.runs.get(at % 4).cloned().unwrap_or_default()
     }
 
-    fn config(&self, at: Place) -> CheckpointConfig {
+    fn config(&self, at: AssociatedData) -> CheckpointConfig {
         let ns = NAMESPACES.get(at.ns).copied().unwrap_or_default();
         CheckpointConfig::new(self.thread(at.thread))
             .with_checkpoint_ns(ns)
             .with_checkpoint_id(self.id(at.id))
     }
 
-    fn target(&self, at: Place, latest: bool) -> CheckpointConfig {
+    fn target(&self, at: AssociatedData, latest: bool) -> CheckpointConfig {
         let config = self.config(at);
         if latest { config.latest() } else { config }
     }
@@ -304,7 +304,13 @@ impl World {
     }
 
     /// Puts as a graph does: what did not change is carried over from the parent, what did has a new version.
-    async fn put(&mut self, at: Place, parent: Option<usize>, changed: &[(usize, u8)], run: usize) -> Done {
+    async fn put(
+        &mut self,
+        at: AssociatedData,
+        parent: Option<usize>,
+        changed: &[(usize, u8)],
+        run: usize,
+    ) -> Done {
         let config = self.config(at);
         // What happens to the parent when a checkpoint is put again differs between databases, so it stays.
         let stored = self.model.get_tuple(&config).await?;

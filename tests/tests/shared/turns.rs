@@ -34,7 +34,7 @@ impl Backend {
 }
 
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum AssociatedData {
     File(PathBuf),
     Database(Database),
 }
@@ -45,7 +45,7 @@ pub(crate) struct Turns {
     pub(crate) python: PathBuf,
     pub(crate) other_python: Option<PathBuf>,
     pub(crate) backend: Backend,
-    pub(crate) place: Place,
+    pub(crate) place: AssociatedData,
     pub(crate) directory: tempfile::TempDir,
     pub(crate) key: Option<&'static str>,
 }
@@ -71,8 +71,8 @@ impl Turns {
 
     pub(crate) fn location(&self) -> &OsStr {
         match &self.place {
-            Place::File(path) => path.as_os_str(),
-            Place::Database(database) => database.url().as_ref(),
+            AssociatedData::File(path) => path.as_os_str(),
+            AssociatedData::Database(database) => database.url().as_ref(),
         }
     }
 
@@ -84,14 +84,14 @@ impl Turns {
     pub(crate) fn saver(&self) -> Saver {
         let cipher = self.key.map(|key| Cipher::aes(key.as_bytes()).unwrap());
         match &self.place {
-            Place::File(path) => {
+            AssociatedData::File(path) => {
                 let mut builder = SqliteSaver::builder(path);
                 if let Some(cipher) = cipher {
                     builder = builder.cipher(cipher);
                 }
                 Arc::new(builder.build().unwrap())
             }
-            Place::Database(database) => {
+            AssociatedData::Database(database) => {
                 let mut builder = database.builder();
                 if let Some(cipher) = cipher {
                     builder = builder.cipher(cipher);
@@ -103,7 +103,7 @@ impl Turns {
 
     /// Python makes the tables, then Rust finds them made. On SQLite both do so with their first call.
     pub(crate) async fn set_up_by_python(&self) {
-        if let Place::Database(_) = self.place {
+        if let AssociatedData::Database(_) = self.place {
             self.python("setup", &[]);
             self.saver().setup().await.unwrap();
         }
@@ -113,7 +113,7 @@ impl Turns {
     pub(crate) async fn set_up_by_rust(&self) -> Saver {
         let saver = self.saver();
         saver.setup().await.unwrap();
-        if let Place::Database(_) = self.place {
+        if let AssociatedData::Database(_) = self.place {
             self.python("setup", &[]);
         }
         saver
@@ -122,11 +122,11 @@ impl Turns {
     /// Every byte that is stored.
     pub(crate) async fn stored(&self) -> Vec<u8> {
         match &self.place {
-            Place::File(path) => {
+            AssociatedData::File(path) => {
                 let log = path.with_extension("sqlite-wal");
                 [std::fs::read(path).unwrap(), std::fs::read(log).unwrap_or_default()].concat()
             }
-            Place::Database(database) => dump(&database.client().await, "public").await.unwrap(),
+            AssociatedData::Database(database) => dump(&database.client().await, "public").await.unwrap(),
         }
     }
 

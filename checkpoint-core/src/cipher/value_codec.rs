@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use super::{Cipher, Place, gcm};
+use super::{AssociatedData, Cipher, gcm};
 use crate::{ChannelValue, Error, ErrorKind, Result, TypedBytes};
 
 /// How a backend stores values and gives them back: every value passes it on its way to a row and from one.
 ///
 /// Builders of savers fill it in from their options.
 #[derive(Debug, Clone, Default)]
-pub struct Boundary {
+pub struct ValueCodec {
     /// What seals and opens, if anything does.
     pub cipher: Option<Cipher>,
     /// What cannot be opened is given back as it is.
@@ -19,7 +19,7 @@ pub struct Boundary {
     pub opaque_values: bool,
 }
 
-impl Boundary {
+impl ValueCodec {
     /// The same for calls that need every value open.
     #[must_use]
     pub fn strict(&self) -> Self {
@@ -30,7 +30,7 @@ impl Boundary {
     ///
     /// # Errors
     /// As [`ChannelValue::from_typed`].
-    pub fn one_form<'a>(&self, value: &'a ChannelValue) -> Result<Cow<'a, ChannelValue>> {
+    pub fn normalize<'a>(&self, value: &'a ChannelValue) -> Result<Cow<'a, ChannelValue>> {
         match value.as_blob() {
             Some(blob) if !self.opaque_values => match ChannelValue::from_typed(blob.clone())? {
                 ChannelValue::Blob(_) => Ok(Cow::Borrowed(value)),
@@ -43,9 +43,9 @@ impl Boundary {
     /// Makes of a caller's value what is stored in this place.
     ///
     /// # Errors
-    /// As [`one_form`](Self::one_form), [`ChannelValue::to_typed`] and [`seal`](Self::seal).
-    pub fn seal_value(&self, value: &ChannelValue, place: &Place<'_>) -> Result<TypedBytes> {
-        self.seal(self.one_form(value)?.to_typed()?, place)
+    /// As [`normalize`](Self::normalize), [`ChannelValue::to_typed`] and [`seal`](Self::seal).
+    pub fn seal_value(&self, value: &ChannelValue, place: &AssociatedData<'_>) -> Result<TypedBytes> {
+        self.seal(self.normalize(value)?.to_typed()?, place)
     }
 
     /// Seals bytes for their place, if there is a cipher.
@@ -53,7 +53,7 @@ impl Boundary {
     /// # Errors
     /// [`Crypto`](ErrorKind::Crypto) as [`Cipher::seal`], and for a value that is sealed already, unless there is no
     /// cipher, values are opaque, and it was not sealed here.
-    pub fn seal(&self, typed: TypedBytes, place: &Place<'_>) -> Result<TypedBytes> {
+    pub fn seal(&self, typed: TypedBytes, place: &AssociatedData<'_>) -> Result<TypedBytes> {
         match &self.cipher {
             Some(cipher) => cipher.seal(&typed, place),
             None if typed.is_sealed() && !self.is_foreign(&typed) => {
@@ -69,7 +69,7 @@ impl Boundary {
     /// # Errors
     /// [`Crypto`](ErrorKind::Crypto) as [`Cipher::open`], and for a sealed value without a cipher, unless sealed values
     /// are kept, or values are opaque and it was not sealed here.
-    pub fn open(&self, typed: TypedBytes, place: &Place<'_>) -> Result<TypedBytes> {
+    pub fn open(&self, typed: TypedBytes, place: &AssociatedData<'_>) -> Result<TypedBytes> {
         if !typed.is_sealed() {
             return Ok(typed);
         }
@@ -99,7 +99,7 @@ impl Boundary {
     ///
     /// # Errors
     /// As [`open`](Self::open) and [`ChannelValue::from_typed`].
-    pub fn open_value(&self, typed: TypedBytes, place: &Place<'_>) -> Result<ChannelValue> {
+    pub fn open_value(&self, typed: TypedBytes, place: &AssociatedData<'_>) -> Result<ChannelValue> {
         self.value(self.open(typed, place)?)
     }
 
@@ -116,7 +116,8 @@ impl Boundary {
 mod tests {
     use super::*;
 
-    const HERE: Place<'_> = Place::Blob { thread_id: "t", checkpoint_ns: "", channel: "c", version: "1" };
+    const HERE: AssociatedData<'_> =
+        AssociatedData::Blob { thread_id: "t", checkpoint_ns: "", channel: "c", version: "1" };
 
     fn sealed() -> TypedBytes {
         TypedBytes::new("msgpack+aes", &b"of somebody else"[..])
@@ -124,7 +125,7 @@ mod tests {
 
     #[test]
     fn opaque_values_are_not_looked_into() {
-        let opaque = Boundary { opaque_values: true, ..Boundary::default() };
+        let opaque = ValueCodec { opaque_values: true, ..ValueCodec::default() };
         for typed in [
             TypedBytes::msgpack(&b"\x05"[..]),
             TypedBytes::msgpack(&b"\xc1 no MessagePack"[..]),
@@ -140,7 +141,7 @@ mod tests {
             assert_eq!(stored, typed);
             assert_eq!(opaque.open_value(stored, &HERE).unwrap(), value);
         }
-        let plain = Boundary::default();
+        let plain = ValueCodec::default();
         assert_eq!(plain.open_value(TypedBytes::msgpack(&b"\x05"[..]), &HERE).unwrap(), ChannelValue::Int(5));
         for bad in [TypedBytes::msgpack(&b""[..]), sealed()] {
             plain.seal_value(&bad.into(), &HERE).unwrap_err();
@@ -150,17 +151,17 @@ mod tests {
     #[test]
     fn with_a_cipher_opaque_values_are_sealed_and_have_to_open() {
         let cipher = Some(Cipher::aes_gcm("k", &[1; 32]).unwrap());
-        let opaque = Boundary { cipher, opaque_values: true, ..Boundary::default() };
+        let opaque = ValueCodec { cipher, opaque_values: true, ..ValueCodec::default() };
         let value = ChannelValue::Blob(TypedBytes::msgpack(&b"\xc1 no MessagePack"[..]));
         let stored = opaque.seal_value(&value, &HERE).unwrap();
         assert!(stored.is_sealed());
-        let without = Boundary { cipher: None, ..opaque.clone() };
+        let without = ValueCodec { cipher: None, ..opaque.clone() };
         assert_eq!(without.open(stored.clone(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
         assert_eq!(without.seal(stored.clone(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
         assert_eq!(opaque.open_value(stored, &HERE).unwrap(), value);
         assert_eq!(opaque.seal(sealed(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
         assert_eq!(opaque.open(sealed(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
-        let keeping = Boundary { keep_sealed: true, ..opaque };
+        let keeping = ValueCodec { keep_sealed: true, ..opaque };
         assert_eq!(keeping.open(sealed(), &HERE).unwrap(), sealed());
         assert_eq!(keeping.strict().open(sealed(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
     }
