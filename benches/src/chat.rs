@@ -307,7 +307,7 @@ mod tests {
         assert!(checkpoint.versions_seen.values().all(IndexMap::is_empty));
         assert_eq!((step.metadata.source(), step.metadata.step()), (Some("input"), Some(-1)));
         assert_eq!(step.parent.checkpoint_id(), None);
-        assert_eq!(&**step.parent.thread_id(), "0000abcd-0000-4000-8000-000000000007");
+        assert_eq!(step.parent.thread_id(), "0000abcd-0000-4000-8000-000000000007");
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
         let first = thread.next_step();
         let step = thread.next_step();
         let checkpoint = step.checkpoint().unwrap();
-        assert_eq!(step.parent.checkpoint_id(), Some(&first.checkpoint.id));
+        assert_eq!(step.parent.checkpoint_id(), Some(&*first.checkpoint.id));
         let before = &first.checkpoint.channel_versions["messages"];
         assert_eq!(
             checkpoint.versions_seen["tools"],

@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 
 use crate::serde::TypedBytes;
 use crate::version::{ChannelVersion, ChannelVersions};
-use crate::{CheckpointConfig, CheckpointMetadata, Str};
+use crate::{CheckpointConfig, CheckpointMetadata, Error, ErrorKind, Result, Str};
 
 /// The value of a channel as savers move it: a scalar, or bytes that no saver looks into.
 ///
@@ -27,16 +27,13 @@ pub enum ChannelValue {
     Str(Str),
     /// Anything else: bytes under a type tag.
     Blob(TypedBytes),
-    /// A delta channel's snapshot in bytes that no saver can see it in: those of another serializer, or of an encrypting
-    /// one. Savers with opaque values return it as such; for all others it is a blob.
-    DeltaSnapshot(TypedBytes),
 }
 
 impl ChannelValue {
     /// The bytes under a type tag, or `None` for a scalar.
     pub fn as_blob(&self) -> Option<&TypedBytes> {
         match self {
-            Self::Blob(blob) | Self::DeltaSnapshot(blob) => Some(blob),
+            Self::Blob(blob) => Some(blob),
             _ => None,
         }
     }
@@ -50,6 +47,7 @@ pub type ChannelValues = IndexMap<Str, ChannelValue>;
 /// The fields are LangGraph's. What this struct has no field for is kept in [`extra`](Self::extra) and written
 /// back.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Checkpoint {
     /// The format's version: 4 in what LangGraph writes today.
     pub v: i64,
@@ -67,15 +65,8 @@ pub struct Checkpoint {
     pub updated_channels: Option<Vec<Str>>,
     /// Further fields, kept as they are.
     pub extra: ChannelValues,
-    /// The whole checkpoint as one value that was not looked into; see [`Checkpoint::opaque`].
-    pub opaque: Option<TypedBytes>,
-    /// Channels whose values are not here, because the parent has them under the same version: for a caller to whom it
-    /// costs something to make a value's bytes. Empty in what is read.
-    ///
-    /// Where the parent does not have them (any more), `put` stores nothing and fails with
-    /// [`Conflict`](crate::ErrorKind::Conflict): then it is called again with all values. A saver that keeps whole
-    /// checkpoints fails with [`Unsupported`](crate::ErrorKind::Unsupported).
-    pub unchanged: Vec<Str>,
+    /// The whole checkpoint as one value; see [`crate::opaque`].
+    pub(crate) opaque: Option<TypedBytes>,
 }
 
 impl Checkpoint {
@@ -89,74 +80,59 @@ impl Checkpoint {
 
     /// Makes an empty checkpoint with a given id and the present time.
     pub fn with_id(id: impl Into<Str>) -> Self {
+        Self { v: Self::CURRENT_V, id: id.into(), ts: crate::id::now(), ..Self::undecoded() }
+    }
+
+    /// Makes what a decoder fills in: nothing is known yet, and the format's version is 1 unless the bytes name another.
+    pub fn undecoded() -> Self {
         Self {
-            v: Self::CURRENT_V,
-            id: id.into(),
-            ts: crate::id::now(),
+            v: 1,
+            id: Str::default(),
+            ts: Str::default(),
             channel_values: ChannelValues::new(),
             channel_versions: ChannelVersions::new(),
             versions_seen: IndexMap::new(),
             updated_channels: None,
             extra: ChannelValues::new(),
             opaque: None,
-            unchanged: Vec::new(),
         }
     }
 
-    /// Stands for a checkpoint that is one value nobody looked into, where a backend stores it so: the bytes of another
-    /// serializer, or ciphertext that could not be opened, where a saver was told to show it. The id is known, the time
-    /// is taken from it, and everything else is in [`opaque`](Self::opaque).
-    ///
-    /// Only a saver that keeps whole checkpoints, and was told to keep them as they are, stores it.
-    pub fn opaque(id: impl Into<Str>, value: TypedBytes) -> Self {
-        let id = id.into();
-        let ts = crate::id::unix_micros(&id).map(crate::id::isoformat).unwrap_or_default();
-        Self { ts: ts.into(), opaque: Some(value), ..Self::with_id(id) }
-    }
-
-    /// The value that this checkpoint is, if it was not looked into; see [`Checkpoint::opaque`].
-    pub fn as_opaque(&self) -> Option<&TypedBytes> {
-        self.opaque.as_ref()
-    }
-
-    /// Whether this stands for a checkpoint that is encrypted; see [`Checkpoint::opaque`].
+    /// Whether this stands for a checkpoint that is encrypted and could not be decrypted.
     pub fn is_sealed(&self) -> bool {
         self.opaque.as_ref().is_some_and(TypedBytes::is_sealed)
     }
 
-    /// The version of a channel whose value the parent has; see [`unchanged`](Self::unchanged).
-    ///
-    /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) when it has none.
-    pub fn unchanged_version(&self, channel: &str) -> crate::Result<&ChannelVersion> {
+    /// The version of a channel whose value the parent has; see [`PutOptions::unchanged`](crate::PutOptions::unchanged).
+    pub(crate) fn unchanged_version(&self, channel: &str) -> Result<&ChannelVersion> {
         self.channel_versions.get(channel).ok_or_else(|| {
-            crate::Error::invalid_argument("an unchanged channel has no version; add it to channel_versions")
+            Error::invalid_argument("an unchanged channel has no version; add it to channel_versions")
                 .with("channel", channel)
         })
     }
 
-    /// The error of a `put` whose parent does not have the value of an [`unchanged`](Self::unchanged) channel.
-    pub fn gone(channel: &str) -> crate::Error {
-        crate::Error::new(
-            crate::ErrorKind::Conflict,
+    /// The error of a `put` whose parent lacks the value of an unchanged channel.
+    pub(crate) fn gone(channel: &str) -> Error {
+        Error::new(
+            ErrorKind::Conflict,
             "the parent does not have the value of an unchanged channel (any more); give all values",
         )
         .with("channel", channel)
     }
 
-    /// Refuses a checkpoint whose channels are not known, for savers that store or look at them.
+    /// Refuses a checkpoint whose channels are not known.
     ///
     /// # Errors
-    /// [`Crypto`](crate::ErrorKind::Crypto) for one that could not be opened,
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for one in the bytes of another serializer.
-    pub fn require_channels(&self) -> crate::Result<()> {
-        match self.as_opaque() {
+    /// [`Crypto`](ErrorKind::Crypto) for one that could not be decrypted,
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for one that is a value of another serializer.
+    pub fn require_channels(&self) -> Result<()> {
+        match &self.opaque {
             None => Ok(()),
-            Some(value) if value.is_sealed() => Err(crate::Error::crypto(
-                "the checkpoint could not be opened, so it cannot be stored and nothing can follow it; \
+            Some(value) if value.is_sealed() => Err(Error::crypto(
+                "the checkpoint could not be decrypted, so it cannot be stored and nothing can follow it; \
                  give the saver a cipher with its key",
             )),
-            Some(_) => Err(crate::Error::invalid_argument(
+            Some(_) => Err(Error::invalid_argument(
                 "the checkpoint is one value of another serializer; only a saver that keeps whole checkpoints, \
                  and has opaque_values, stores it",
             )),
@@ -243,27 +219,6 @@ pub mod special {
     }
 }
 
-/// Gives each write of one `put_writes` call its index, and tells whether the call replaces what stands there.
-///
-/// A special channel has its fixed index, any other its position in the call (special ones take a position too).
-/// A call of nothing but special channels replaces; any other leaves what is there, for the whole call.
-///
-/// # Errors
-/// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for more than 2^31 writes.
-pub fn index_writes(writes: &[(Str, ChannelValue)]) -> crate::Result<(Vec<i32>, bool)> {
-    let index = |(position, (channel, _)): (usize, &(Str, ChannelValue))| {
-        special::index(channel).map_or_else(
-            || {
-                i32::try_from(position)
-                    .map_err(|_| crate::Error::invalid_argument("too many writes in one call"))
-            },
-            Ok,
-        )
-    };
-    let indexes = writes.iter().enumerate().map(index).collect::<crate::Result<_>>()?;
-    Ok((indexes, writes.iter().all(|(channel, _)| special::index(channel).is_some())))
-}
-
 /// What a read returns: a checkpoint with where it stands, its metadata, and the writes that wait on it.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -292,16 +247,13 @@ impl CheckpointTuple {
         parent_checkpoint_id: Option<Str>,
         pending_writes: Vec<PendingWrite>,
     ) -> Self {
-        let parent_config = parent_checkpoint_id.filter(|id| !id.is_empty()).map(|id| {
-            CheckpointConfig::new(config.thread_id().clone())
-                .with_checkpoint_ns(config.checkpoint_ns().clone())
-                .with_checkpoint_id(id)
-        });
+        let parent_config =
+            parent_checkpoint_id.filter(|id| !id.is_empty()).map(|id| config.for_checkpoint(id));
         Self { config, checkpoint, metadata, parent_config, pending_writes, pending_sends: Vec::new() }
     }
 
     /// The id of the parent, if any.
-    pub fn parent_checkpoint_id(&self) -> Option<&Str> {
+    pub fn parent_checkpoint_id(&self) -> Option<&str> {
         self.parent_config.as_ref().and_then(CheckpointConfig::checkpoint_id)
     }
 }

@@ -17,7 +17,7 @@ pub type Str = std::sync::Arc<str>;
 /// let newest = CheckpointConfig::new("thread-1");
 /// let one = newest.clone().with_checkpoint_id("1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8b");
 /// assert_eq!(newest.checkpoint_id(), None);
-/// assert_eq!(&**one.checkpoint_ns(), "");
+/// assert_eq!(one.checkpoint_ns(), "");
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckpointConfig {
@@ -107,19 +107,42 @@ impl CheckpointConfig {
         self
     }
 
+    /// Names another checkpoint of the same thread and namespace, without metadata.
+    #[must_use]
+    pub fn for_checkpoint(&self, checkpoint_id: impl Into<Str>) -> Self {
+        self.without_metadata().with_checkpoint_id(checkpoint_id)
+    }
+
+    /// Names the same thread, namespace and checkpoint, without metadata: cheap to clone.
+    #[must_use]
+    pub fn without_metadata(&self) -> Self {
+        Self {
+            thread_id: self.thread_id.clone(),
+            checkpoint_ns: self.checkpoint_ns.clone(),
+            checkpoint_id: self.checkpoint_id.clone(),
+            run_metadata: CheckpointMetadata::default(),
+            configurable: CheckpointMetadata::default(),
+        }
+    }
+
     /// The thread.
-    pub fn thread_id(&self) -> &Str {
+    pub fn thread_id(&self) -> &str {
         &self.thread_id
     }
 
     /// The namespace, `""` for the root.
-    pub fn checkpoint_ns(&self) -> &Str {
+    pub fn checkpoint_ns(&self) -> &str {
         &self.checkpoint_ns
     }
 
     /// The checkpoint, or `None` for the newest. Never an empty string.
-    pub fn checkpoint_id(&self) -> Option<&Str> {
-        self.checkpoint_id.as_ref()
+    pub fn checkpoint_id(&self) -> Option<&str> {
+        self.checkpoint_id.as_deref()
+    }
+
+    /// Thread and namespace, shared instead of copied.
+    pub(crate) fn shared_key(&self) -> (Str, Str) {
+        (self.thread_id.clone(), self.checkpoint_ns.clone())
     }
 
     /// The run's metadata.
@@ -136,8 +159,8 @@ impl CheckpointConfig {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when there is none.
-    pub fn require_checkpoint_id(&self) -> Result<&Str> {
-        self.checkpoint_id.as_ref().ok_or_else(|| {
+    pub fn require_checkpoint_id(&self) -> Result<&str> {
+        self.checkpoint_id().ok_or_else(|| {
             Error::invalid_argument("the config names no checkpoint; add with_checkpoint_id(…)")
                 .with("thread_id", &self.thread_id)
         })
@@ -182,9 +205,9 @@ impl ListQuery {
     /// Lists what the config names: its thread, its namespace, and its checkpoint if it has one.
     pub fn from_config(config: &CheckpointConfig) -> Self {
         Self {
-            thread_id: Some(config.thread_id().clone()),
-            checkpoint_ns: Some(config.checkpoint_ns().clone()),
-            checkpoint_id: config.checkpoint_id().cloned(),
+            thread_id: Some(config.thread_id.clone()),
+            checkpoint_ns: Some(config.checkpoint_ns.clone()),
+            checkpoint_id: config.checkpoint_id.clone(),
             ..Self::default()
         }
     }
@@ -304,7 +327,7 @@ mod tests {
         let config =
             map(vec![("configurable", configurable), ("metadata", map(vec![("run_id", "r".into())]))]);
         let config = CheckpointConfig::from_runnable_config(&config).unwrap();
-        assert_eq!((&**config.thread_id(), &**config.checkpoint_ns()), ("7", "sub:1"));
+        assert_eq!((config.thread_id(), config.checkpoint_ns()), ("7", "sub:1"));
         assert_eq!(config.checkpoint_id(), None, "an empty id is none");
         assert_eq!(config.run_metadata().run_id(), Some("r"));
         assert_eq!(config.configurable().get("user").and_then(Value::as_str), Some("u1"));

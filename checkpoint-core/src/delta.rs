@@ -6,8 +6,8 @@ use std::fmt::Debug;
 
 use crate::serde::document;
 use crate::{
-    BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple,
-    PendingWrite, Result, Str, TypedBytes,
+    BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, PendingWrite,
+    Result, Str, TypedBytes,
 };
 
 /// The extension code of a delta snapshot.
@@ -25,40 +25,59 @@ pub struct DeltaChannelHistory {
     pub writes: Vec<PendingWrite>,
 }
 
-/// Gathers delta histories while a backend walks from a target's parent to the root.
+/// Gathers delta histories while a backend walks from the parent of a target to the root.
+///
+/// A backend asks for [`next`](Self::next), gives what it finds to [`visit`](Self::visit), and ends with
+/// [`finish`](Self::finish) when there is no next ancestor or it is not stored.
 #[derive(Debug)]
-pub struct HistoryWalk<'a> {
-    open: Vec<&'a str>,
+pub struct HistoryWalk {
+    unseeded: Vec<Str>,
     found: BTreeMap<Str, DeltaChannelHistory>,
+    next: Option<Str>,
+    seen: HashSet<Str>,
 }
 
-impl<'a> HistoryWalk<'a> {
+impl HistoryWalk {
     /// Begins a walk for these channels.
-    pub fn new(channels: &[&'a str]) -> Self {
-        let mut open = channels.to_vec();
-        open.sort_unstable();
-        open.dedup();
-        let found =
-            open.iter().map(|channel| (Str::from(*channel), DeltaChannelHistory::default())).collect();
-        Self { open, found }
+    pub fn new(channels: &[&str]) -> Self {
+        let found: BTreeMap<Str, _> =
+            channels.iter().map(|channel| (Str::from(*channel), DeltaChannelHistory::default())).collect();
+        Self { unseeded: found.keys().cloned().collect(), found, next: None, seen: HashSet::new() }
     }
 
-    /// The channels that still lack a seed.
-    pub fn open(&self) -> &[&'a str] {
-        &self.open
+    /// The channels that lack a seed so far, sorted. If there are none, no ancestor need be read.
+    pub fn unseeded(&self) -> Vec<&str> {
+        self.unseeded.iter().map(|channel| &**channel).collect()
     }
 
-    /// Takes in the next older checkpoint: its writes (in their order), and for each open channel its value, if it
-    /// has one there.
-    pub fn visit(&mut self, writes: &[PendingWrite], mut value_of: impl FnMut(&str) -> Option<ChannelValue>) {
+    /// Goes to an ancestor: at the beginning to the parent of the target. An empty id means that there is none.
+    pub fn go_to(&mut self, parent_checkpoint_id: Option<Str>) {
+        self.next = parent_checkpoint_id.filter(|id| !id.is_empty());
+    }
+
+    /// The ancestor to read next, if any.
+    pub fn next(&self) -> Option<&Str> {
+        self.next.as_ref().filter(|id| !self.unseeded.is_empty() && !self.seen.contains(*id))
+    }
+
+    /// Takes in the ancestor at [`next`](Self::next): its parent, its writes (in their order), and the value of each
+    /// channel without a seed, if it has one there.
+    pub fn visit(
+        &mut self,
+        parent_checkpoint_id: Option<Str>,
+        writes: &[PendingWrite],
+        mut value_of: impl FnMut(&str) -> Option<ChannelValue>,
+    ) {
+        self.seen.extend(self.next.take());
         let found = &mut self.found;
-        self.open.retain(|channel| {
-            let Some(history) = found.get_mut(*channel) else { return false };
-            // Newest checkpoints come first; everything is turned round at the end.
-            history.writes.extend(writes.iter().rev().filter(|write| &*write.channel == *channel).cloned());
+        self.unseeded.retain(|channel| {
+            let Some(history) = found.get_mut(channel) else { return false };
+            // Newest first; `finish` reverses them.
+            history.writes.extend(writes.iter().rev().filter(|write| write.channel == *channel).cloned());
             history.seed = value_of(channel);
             history.seed.is_none()
         });
+        self.go_to(parent_checkpoint_id);
     }
 
     /// Ends the walk.
@@ -68,30 +87,29 @@ impl<'a> HistoryWalk<'a> {
     }
 }
 
-/// Walks by [`get_tuple`](BaseCheckpointSaver::get_tuple), one call per ancestor: the slow way, for a backend
-/// without a faster one.
+/// Walks by [`get_tuple`](BaseCheckpointSaver::get_tuple), one call per ancestor: for a backend without a faster way.
 ///
 /// # Errors
 /// As [`BaseCheckpointSaver::get_tuple`].
+///
+/// # Cancellation
+/// May be dropped at any time.
 pub async fn walk(
     saver: &(impl BaseCheckpointSaver + ?Sized),
     config: &CheckpointConfig,
     channels: &[&str],
 ) -> Result<BTreeMap<Str, DeltaChannelHistory>> {
     let mut walk = HistoryWalk::new(channels);
-    let mut seen = HashSet::new();
-    let mut next = None;
-    if !walk.open().is_empty() {
-        next = saver.get_tuple(config).await?.and_then(|tuple| tuple.parent_config);
+    if walk.unseeded.is_empty() {
+        return Ok(walk.finish());
     }
-    while let Some(config) = next.take() {
-        if walk.open().is_empty() || !seen.insert(config.checkpoint_id().cloned()) {
-            break;
-        }
-        let Some(tuple) = saver.get_tuple(&config).await? else { break };
-        let CheckpointTuple { checkpoint, parent_config, pending_writes, .. } = tuple;
-        walk.visit(&pending_writes, |channel| checkpoint.channel_values.get(channel).cloned());
-        next = parent_config;
+    let target = saver.get_tuple(config).await?;
+    walk.go_to(target.and_then(|tuple| tuple.parent_checkpoint_id().map(Str::from)));
+    while let Some(id) = walk.next() {
+        let Some(tuple) = saver.get_tuple(&config.for_checkpoint(id.clone())).await? else { break };
+        let values = &tuple.checkpoint.channel_values;
+        let parent = tuple.parent_checkpoint_id().map(Str::from);
+        walk.visit(parent, &tuple.pending_writes, |channel| values.get(channel).cloned());
     }
     Ok(walk.finish())
 }
@@ -266,11 +284,9 @@ pub fn needed_ancestors(
     Ok(ancestors.finish())
 }
 
-/// Whether a value is a delta channel's snapshot, as far as the caller said so or its first bytes tell. Ciphertext is
-/// none.
+/// Whether a value is the snapshot of a delta channel, as far as its first bytes tell. Ciphertext is not.
 pub fn is_snapshot(value: &ChannelValue) -> bool {
     match value {
-        ChannelValue::DeltaSnapshot(_) => true,
         ChannelValue::Blob(blob) if blob.tag == "msgpack" => matches!(
             crate::serde::decode::Reader::new(&blob.data).token(),
             Ok(crate::serde::decode::Token::Ext(SNAPSHOT_CODE, _))

@@ -136,8 +136,9 @@ impl Error {
         self
     }
 
-    /// The same error for one more caller of what failed. They share the source.
-    pub(crate) fn copy_of(error: &Arc<Self>) -> Self {
+    /// Copies an error for one more caller of what failed; the copies share the source.
+    #[must_use]
+    pub fn share(error: &Arc<Self>) -> Self {
         let inner = &*error.0;
         let source = inner.source.as_ref().map(|_| Box::new(SharedSource(Arc::clone(error))) as _);
         Self(Box::new(Inner {

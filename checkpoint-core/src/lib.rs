@@ -4,7 +4,8 @@
 //! * [`BaseCheckpointSaver`] is the trait that a backend implements, [`SaverExt`] the conveniences on top of it.
 //! * [`Thread`] is the typed layer for Rust programs: structs in, structs out.
 //! * [`serde`] encodes values byte for byte as LangGraph's Python does, [`python`] has views of its objects.
-//! * [`cipher`] seals what a backend stores.
+//! * [`cipher`] encrypts what a backend stores.
+//! * [`backend`] is for those who implement a saver or a store.
 //! * [`InMemorySaver`] keeps everything in the process; it is the model for all others.
 //!
 //! ```
@@ -40,6 +41,7 @@
 //! No graph runtime: it does not run nodes, retry tasks or schedule anything. No lock service: two writers on one
 //! thread make two branches, of which the later is the newest, as in LangGraph.
 
+pub mod backend;
 mod checkpoint;
 pub mod cipher;
 mod config;
@@ -49,6 +51,7 @@ mod filter;
 pub mod id;
 mod memory;
 mod metadata;
+pub mod opaque;
 pub mod python;
 mod saver;
 pub mod serde;
@@ -60,9 +63,7 @@ pub use async_trait::async_trait;
 pub use bytes::Bytes;
 pub use futures_util::stream::BoxStream;
 
-pub use checkpoint::{
-    ChannelValue, ChannelValues, Checkpoint, CheckpointTuple, PendingWrite, index_writes, special,
-};
+pub use checkpoint::{ChannelValue, ChannelValues, Checkpoint, CheckpointTuple, PendingWrite, special};
 pub use cipher::Cipher;
 pub use config::{CheckpointConfig, ListQuery, PruneStrategy, Str, ThreadInfo, ThreadQuery};
 pub use delta::DeltaChannelHistory;
@@ -70,7 +71,9 @@ pub use error::{Error, ErrorKind, Result, ResultExt};
 pub use filter::{Filter, FilterSemantics};
 pub use memory::{InMemorySaver, InMemoryStore, InMemoryStoreBuilder};
 pub use metadata::CheckpointMetadata;
-pub use saver::{BaseCheckpointSaver, SaverCapabilities, SaverExt};
+pub use saver::{
+    BaseCheckpointSaver, CheckpointLayout, InlineScalars, PutOptions, SaverCapabilities, SaverExt,
+};
 pub use serde::{Tag, TypedBytes, Value};
 pub use thread::{StateSnapshot, Thread};
 pub use version::{ChannelVersion, ChannelVersions};

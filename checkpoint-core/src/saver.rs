@@ -17,8 +17,8 @@ use crate::{
     PruneStrategy, Result, Str, ThreadInfo, ThreadQuery,
 };
 
-/// What a saver can do beyond the methods that every saver has. The conformance suite holds it to this, both ways:
-/// what is promised must work, what is not must answer [`Unsupported`](crate::ErrorKind::Unsupported).
+/// What a saver can do beyond the required methods, and how it stores checkpoints. The conformance suite checks both: what
+/// is promised must work, what is not must fail with [`Unsupported`](crate::ErrorKind::Unsupported).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -34,26 +34,138 @@ pub struct SaverCapabilities {
     pub prune: bool,
     /// Checkpoints outlive the process.
     pub durable: bool,
+    /// Calls do no I/O: their futures are ready when they are first polled.
+    pub immediate: bool,
     /// How filters compare.
     pub filter: FilterSemantics,
+    /// How a checkpoint is stored.
+    pub layout: CheckpointLayout,
 }
 
 impl SaverCapabilities {
-    /// Everything, on a durable medium.
-    pub const fn all(filter: FilterSemantics) -> Self {
-        Self { delete_for_runs: true, copy_thread: true, prune: true, durable: true, filter }
-    }
-
-    /// The methods without a default alone.
+    /// The required methods, on a durable medium that stores whole checkpoints.
     pub const fn base(filter: FilterSemantics) -> Self {
-        Self { delete_for_runs: false, copy_thread: false, prune: false, durable: true, filter }
+        Self {
+            delete_for_runs: false,
+            copy_thread: false,
+            prune: false,
+            durable: true,
+            immediate: false,
+            filter,
+            layout: CheckpointLayout::Whole,
+        }
     }
 
-    /// The same on a medium that ends with the process.
+    /// Every method, on a durable medium that stores whole checkpoints.
+    pub const fn all(filter: FilterSemantics) -> Self {
+        Self { delete_for_runs: true, copy_thread: true, prune: true, ..Self::base(filter) }
+    }
+
+    /// The same in memory: ends with the process, and does no I/O.
     #[must_use]
-    pub const fn volatile(mut self) -> Self {
-        self.durable = false;
+    pub const fn in_memory(mut self) -> Self {
+        (self.durable, self.immediate) = (false, true);
         self
+    }
+
+    /// The same with another layout.
+    #[must_use]
+    pub const fn with_layout(mut self, layout: CheckpointLayout) -> Self {
+        self.layout = layout;
+        self
+    }
+}
+
+/// How a saver stores a checkpoint. Whoever gives it the values of another serializer has to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CheckpointLayout {
+    /// As one value.
+    Whole,
+    /// Channel by channel. Scalars that are not inline are stored as MessagePack.
+    Channels {
+        /// Which scalars are stored as such.
+        inline: InlineScalars,
+    },
+}
+
+/// Which scalars a saver stores as such, where every reader finds them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum InlineScalars {
+    /// All of them.
+    All,
+    /// None: there is a cipher.
+    None,
+    /// Those that PostgreSQL's `jsonb` returns unchanged.
+    Jsonb,
+}
+
+impl InlineScalars {
+    /// Longer texts are not inline: `jsonb` holds 256 MiB of text in all.
+    const MAX_TEXT: usize = 128 << 20;
+
+    /// From here on the JSON of a double has no fraction, and `jsonb` returns an integer.
+    const WHOLE_FROM: f64 = 1e16;
+
+    /// Whether a value is stored as such. A blob is no scalar, except an integer beyond 64 bits: its digits under the tag
+    /// `json`.
+    pub fn contains(self, value: &ChannelValue) -> bool {
+        match (self, value) {
+            (Self::None, _) => false,
+            (_, ChannelValue::Blob(blob)) => {
+                self == Self::Jsonb && blob.tag == "json" && is_long_integer(&blob.data)
+            }
+            (Self::All, _) | (_, ChannelValue::Null | ChannelValue::Bool(_) | ChannelValue::Int(_)) => true,
+            (Self::Jsonb, ChannelValue::Float(number)) => {
+                number.abs() < Self::WHOLE_FROM && !(*number == 0.0 && number.is_sign_negative())
+            }
+            (Self::Jsonb, ChannelValue::Str(text)) => text.len() <= Self::MAX_TEXT && !text.contains('\0'),
+        }
+    }
+}
+
+/// Whether a text is the JSON of an integer beyond 64 bits.
+fn is_long_integer(text: &[u8]) -> bool {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let is_integer = matches!(digits, [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit));
+    is_integer && std::str::from_utf8(text).is_ok_and(|text| text.parse::<i64>().is_err())
+}
+
+/// Options of [`BaseCheckpointSaver::put_with`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PutOptions {
+    /// Channels whose values are not given because the parent has them under the same version: for callers for whom
+    /// serializing is expensive.
+    ///
+    /// If the parent does not have them (any more), nothing is stored and the call fails with
+    /// [`Conflict`](crate::ErrorKind::Conflict): repeat it with all values. A saver that stores whole checkpoints fails
+    /// with [`Unsupported`](crate::ErrorKind::Unsupported).
+    pub unchanged: Vec<Str>,
+    /// Channels whose values are snapshots of delta channels in the bytes of another serializer. A saver with
+    /// `opaque_values` cannot tell; every other saver ignores this.
+    pub delta_snapshots: Vec<Str>,
+}
+
+impl PutOptions {
+    /// Leaves out the values of channels that the parent has; see [`unchanged`](Self::unchanged).
+    #[must_use]
+    pub fn unchanged(mut self, channels: impl IntoIterator<Item = impl Into<Str>>) -> Self {
+        self.unchanged.extend(channels.into_iter().map(Into::into));
+        self
+    }
+
+    /// Names snapshots of delta channels; see [`delta_snapshots`](Self::delta_snapshots).
+    #[must_use]
+    pub fn delta_snapshots(mut self, channels: impl IntoIterator<Item = impl Into<Str>>) -> Self {
+        self.delta_snapshots.extend(channels.into_iter().map(Into::into));
+        self
+    }
+
+    /// Whether a channel is among [`delta_snapshots`](Self::delta_snapshots).
+    pub(crate) fn is_delta_snapshot(&self, channel: &str) -> bool {
+        self.delta_snapshots.iter().any(|named| &**named == channel)
     }
 }
 
@@ -115,10 +227,31 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
         checkpoint: &Checkpoint,
         metadata: &CheckpointMetadata,
         new_versions: &ChannelVersions,
+    ) -> Result<CheckpointConfig> {
+        self.put_with(config, checkpoint, metadata, new_versions, &PutOptions::default()).await
+    }
+
+    /// Stores a checkpoint as [`put`](Self::put) does, with options.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put), and what the options say.
+    ///
+    /// # Cancellation
+    /// A dropped call stored the checkpoint whole or not at all.
+    async fn put_with(
+        &self,
+        config: &CheckpointConfig,
+        checkpoint: &Checkpoint,
+        metadata: &CheckpointMetadata,
+        new_versions: &ChannelVersions,
+        options: &PutOptions,
     ) -> Result<CheckpointConfig>;
 
-    /// Stores writes of a task on a checkpoint, which need not be there yet. See
-    /// [`index_writes`](crate::index_writes) for what happens to writes that are there already. No writes, no call.
+    /// Stores writes of a task on a checkpoint, which need not be stored yet. An empty slice is a no-op.
+    ///
+    /// Each write has its position in the call as its index; special channels (see [`special`](crate::special)) have a
+    /// fixed one. If all channels of the call are special, stored writes with the same index are replaced, otherwise they
+    /// stay.
     ///
     /// # Errors
     /// `InvalidArgument` when the config names no checkpoint, or for a value the database cannot hold.
@@ -195,6 +328,19 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
         Err(Error::unsupported(self.backend(), "prune"))
     }
 
+    /// Closes the saver and its clones: refuses calls from now on, waits for those under way, and releases connections,
+    /// files and threads. Idempotent. Later calls, and the next page of a listing, fail with `Unavailable`.
+    ///
+    /// A pool that belongs to the application stays open. Dropping a saver without closing it is safe, and waits for
+    /// nothing.
+    ///
+    /// # Errors
+    /// Any error from the database while it is released; the saver is closed all the same.
+    ///
+    /// # Cancellation
+    /// Calls stay refused. The next `close` goes on.
+    async fn close(&self) -> Result<()>;
+
     /// Makes the version of a channel after `current`.
     fn get_next_version(&self, current: Option<&ChannelVersion>) -> ChannelVersion {
         version::next(current)
@@ -233,6 +379,16 @@ macro_rules! forward {
             ) -> Result<CheckpointConfig> {
                 (**self).put(config, checkpoint, metadata, new_versions).await
             }
+            async fn put_with(
+                &self,
+                config: &CheckpointConfig,
+                checkpoint: &Checkpoint,
+                metadata: &CheckpointMetadata,
+                new_versions: &ChannelVersions,
+                options: &PutOptions,
+            ) -> Result<CheckpointConfig> {
+                (**self).put_with(config, checkpoint, metadata, new_versions, options).await
+            }
             async fn put_writes(
                 &self,
                 config: &CheckpointConfig,
@@ -260,6 +416,9 @@ macro_rules! forward {
             }
             async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
                 (**self).prune(thread_ids, strategy).await
+            }
+            async fn close(&self) -> Result<()> {
+                (**self).close().await
             }
             fn get_next_version(&self, current: Option<&ChannelVersion>) -> ChannelVersion {
                 (**self).get_next_version(current)

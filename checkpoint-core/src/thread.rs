@@ -90,7 +90,7 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     }
 
     /// The thread.
-    pub fn thread_id(&self) -> &Str {
+    pub fn thread_id(&self) -> &str {
         self.config.thread_id()
     }
 
@@ -237,7 +237,7 @@ impl<S: BaseCheckpointSaver> Thread<S> {
                     metadata.insert(key, value.clone());
                 }
             }
-            config = config.with_checkpoint_id(on.id().clone());
+            config = config.with_checkpoint_id(old.id.clone());
         }
         if source == "input" {
             checkpoint.versions_seen.entry("__input__".into()).or_default();
@@ -260,7 +260,7 @@ impl<S: BaseCheckpointSaver> Thread<S> {
             checkpoint.updated_channels = Some(updated);
         }
         let stored = self.saver.put(&config, &checkpoint, &metadata, &new_versions).await?;
-        let parent = on.map(|on| on.id().clone());
+        let parent = on.map(|on| on.tuple.checkpoint.id.clone());
         let tuple = CheckpointTuple::new(stored, checkpoint, metadata.merged(&config), parent, Vec::new());
         Ok(StateSnapshot { tuple })
     }
@@ -308,7 +308,7 @@ pub struct StateSnapshot {
 
 impl StateSnapshot {
     /// The checkpoint's id.
-    pub fn id(&self) -> &Str {
+    pub fn id(&self) -> &str {
         &self.tuple.checkpoint.id
     }
 
@@ -328,7 +328,7 @@ impl StateSnapshot {
     }
 
     /// The id of the state before it, if any.
-    pub fn parent_id(&self) -> Option<&Str> {
+    pub fn parent_id(&self) -> Option<&str> {
         self.tuple.parent_checkpoint_id()
     }
 
@@ -465,7 +465,7 @@ mod tests {
         let path = format!("{PATH_PREFIX}fail");
         thread.saver().put_writes(on.config(), &failed, "other", &path).await.unwrap();
 
-        let on = thread.at(on.id().clone()).await.unwrap().unwrap();
+        let on = thread.at(on.id()).await.unwrap().unwrap();
         assert_eq!(on.done_tasks(), ["log", "search"]);
         assert!(on.is_done("search") && on.is_done("log") && !on.is_done("fail") && !on.is_done("sea"));
         assert_eq!(on.result::<Note>("search").unwrap(), Some(Note { note: "first".into() }));
@@ -483,8 +483,8 @@ mod tests {
         assert_eq!(fork.parent_id(), Some(first.id()));
         assert_eq!(fork.values::<State>().unwrap().topic, "rust");
         let ids: Vec<_> =
-            thread.history().map_ok(|snapshot| snapshot.id().clone()).try_collect().await.unwrap();
-        assert_eq!(ids, [fork.id().clone(), second.id().clone(), first.id().clone()]);
+            thread.history().map_ok(|snapshot| snapshot.id().to_owned()).try_collect().await.unwrap();
+        assert_eq!(ids, [fork.id(), second.id(), first.id()]);
         let input = thread.begin(&State { topic: "next".into(), ..start() }).await.unwrap();
         assert_eq!((input.step(), input.parent_id()), (1, Some(fork.id())));
     }
@@ -524,7 +524,7 @@ mod tests {
         let first = thread.begin(&start()).await.unwrap();
         let ciphertext = crate::TypedBytes::new("msgpack+aes", &b"..."[..]);
         let mut shut = first.clone();
-        shut.tuple.checkpoint = Checkpoint::opaque(first.id().clone(), ciphertext);
+        shut.tuple.checkpoint = crate::opaque::checkpoint(first.id(), ciphertext);
         for error in [
             thread.fork(&shut).await.unwrap_err(),
             thread.update(&shut, &start()).await.unwrap_err(),

@@ -2,14 +2,12 @@
 
 use std::fmt;
 
-use checkpoint_core::cipher::ValueCodec;
+use checkpoint_core::backend::ValueCodec;
 use checkpoint_core::{Cipher, Result, ResultExt};
 use common_postgres::{BACKEND, ConnectionOptions, PostgresConfig, Source, connection_setters};
 
 use crate::PostgresSaver;
-use crate::saver::Shared;
-use crate::schema::Tables;
-use crate::sql::Statements;
+use crate::shared::Shared;
 
 /// How the server compresses large values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -69,15 +67,15 @@ impl PostgresSaverBuilder {
         self
     }
 
-    /// Keeps values of another serializer as they come, and never looks into them, whatever their tags say: blobs come
-    /// back with the tag and the bytes that they were given with, pending writes always as blobs, and snapshots of delta
-    /// channels as [`DeltaSnapshot`](checkpoint_core::ChannelValue::DeltaSnapshot), by which they have to be told, too.
-    /// Where there is no [`cipher`](Self::cipher), values may be encrypted already.
+    /// Stores values of another serializer unchanged and never decodes them, whatever their tags say: blobs are returned
+    /// with their tag and bytes, pending writes always as blobs. Snapshots of delta channels have to be named by
+    /// [`PutOptions::delta_snapshots`](checkpoint_core::PutOptions::delta_snapshots). Without a
+    /// [`cipher`](Self::cipher), values may be encrypted already.
     ///
-    /// Scalars stand in the checkpoint's document as always, but for those that
-    /// [`PostgresSaver::keeps_inline`] denies: as rows they are MessagePack, and come back as that, unless the caller
-    /// gives them as blobs of its own serializer. An integer beyond 64 bits is a blob under the tag `json`, its digits,
-    /// and stands in the document too. The sends of old checkpoints are in
+    /// Scalars are stored in the checkpoint's document if
+    /// [`InlineScalars::Jsonb`](checkpoint_core::InlineScalars::Jsonb) contains them. Others are stored as MessagePack and
+    /// returned as that, unless the caller gives them as blobs of its own serializer. An integer beyond 64 bits is a blob
+    /// under the tag `json`, its digits, and is stored in the document too. The sends of old checkpoints are returned as
     /// [`pending_sends`](checkpoint_core::CheckpointTuple::pending_sends).
     pub fn opaque_values(mut self, opaque_values: bool) -> Self {
         self.codec.opaque_values = opaque_values;
@@ -121,12 +119,6 @@ impl PostgresSaverBuilder {
             None => database.clone(),
         };
         let schema = self.connection.schema.as_deref();
-        Ok(Shared {
-            database,
-            replica,
-            sql: Statements::new(schema),
-            tables: Tables::new(schema, self.compression == Compression::Lz4),
-            codec: self.codec,
-        })
+        Ok(Shared::new(database, replica, schema, self.compression == Compression::Lz4, self.codec))
     }
 }

@@ -4,21 +4,17 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use checkpoint_core::cipher::{AssociatedData, ValueCodec};
-use checkpoint_core::delta::is_snapshot;
+use checkpoint_core::backend::{BlobRow, CheckpointKey, Inline, SplitCheckpoint, SplitRules, ValueCodec};
 use checkpoint_core::serde::json;
 use checkpoint_core::{
-    ChannelValue, ChannelValues, ChannelVersion, ChannelVersions, Checkpoint, CheckpointConfig,
-    CheckpointMetadata, Error, Result, Str, TypedBytes, Value,
+    ChannelValue, ChannelVersion, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata, Error,
+    InlineScalars, PutOptions, Result, Str, TypedBytes, Value,
 };
 use indexmap::IndexMap;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-/// Longer texts get a row of their own: the server's JSON holds 256 MiB of text in all.
-const LONGEST_INLINE: usize = 128 << 20;
-
-/// From here on a double's JSON has no fraction, and the server returns an integer.
+/// From here on the JSON of a double has no fraction, and the server returns an integer.
 const WHOLE_FROM: f64 = 1e16;
 
 /// The metadata key that Python's saver for Postgres leaves out.
@@ -28,58 +24,44 @@ const LEFT_OUT: &str = "writes";
 /// base64.
 pub(crate) const SEALED_FIELDS: &str = "$sealed_fields";
 
-/// A row of `checkpoint_blobs` without its thread and namespace.
-#[derive(Debug)]
-pub(crate) struct BlobRow {
-    pub(crate) channel: Str,
-    pub(crate) version: String,
-    pub(crate) typed: TypedBytes,
-}
-
 /// What is stored of a checkpoint.
 #[derive(Debug)]
-pub(crate) struct Split {
-    /// The document, with the scalars in it.
-    pub(crate) document: String,
-    /// Everything else, in the order of the table's key, sealed where there is a cipher.
+pub(crate) struct Document {
+    /// The JSON document, with the scalars in it.
+    pub(crate) json: String,
+    /// Every other value.
     pub(crate) blobs: Vec<BlobRow>,
-    /// The versions of the others, which are not stored again, as JSON.
-    pub(crate) carried: Option<String>,
+    /// The versions of values that are not stored again, as JSON.
+    pub(crate) carried_over: Option<String>,
 }
 
-/// What stands for a value in the document.
-enum Inline<'a> {
-    Scalar(&'a ChannelValue),
-    Snapshot,
-}
+/// A value as the document has it.
+struct InDocument<'a>(Inline<'a>);
 
-impl Serialize for Inline<'_> {
+impl Serialize for InDocument<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Snapshot => serializer.serialize_bool(true),
-            Self::Scalar(ChannelValue::Bool(flag)) => serializer.serialize_bool(*flag),
-            Self::Scalar(ChannelValue::Int(number)) => serializer.serialize_i64(*number),
-            Self::Scalar(ChannelValue::Float(number)) => serializer.serialize_f64(*number),
-            Self::Scalar(ChannelValue::Str(text)) => serializer.serialize_str(text),
-            Self::Scalar(ChannelValue::Blob(digits) | ChannelValue::DeltaSnapshot(digits)) => {
-                std::str::from_utf8(&digits.data)
-                    .map_err(serde::ser::Error::custom)
-                    .and_then(|digits| {
-                        serde_json::from_str::<&RawValue>(digits).map_err(serde::ser::Error::custom)
-                    })
-                    .and_then(|digits| digits.serialize(serializer))
+        let Inline::Value(value) = &self.0 else { return serializer.serialize_bool(true) };
+        match &**value {
+            ChannelValue::Null => serializer.serialize_unit(),
+            ChannelValue::Bool(flag) => serializer.serialize_bool(*flag),
+            ChannelValue::Int(number) => serializer.serialize_i64(*number),
+            ChannelValue::Float(number) => serializer.serialize_f64(*number),
+            ChannelValue::Str(text) => serializer.serialize_str(text),
+            ChannelValue::Blob(digits) => {
+                let digits = std::str::from_utf8(&digits.data).map_err(serde::ser::Error::custom)?;
+                let digits: &RawValue = serde_json::from_str(digits).map_err(serde::ser::Error::custom)?;
+                digits.serialize(serializer)
             }
-            Self::Scalar(ChannelValue::Null) => serializer.serialize_unit(),
         }
     }
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct Fields<'a> {
     v: i64,
     ts: &'a str,
     id: &'a str,
-    channel_values: IndexMap<&'a str, Inline<'a>>,
+    channel_values: IndexMap<&'a str, InDocument<'a>>,
     channel_versions: &'a ChannelVersions,
     versions_seen: &'a IndexMap<Str, ChannelVersions>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,66 +70,39 @@ struct Document<'a> {
     extra: BTreeMap<&'a str, Box<RawValue>>,
 }
 
-/// Splits a checkpoint. With a cipher every value is a row: nothing stays in the clear.
-///
-/// A scalar that has to be a row is stored whether its channel is new or not, since an earlier checkpoint may have it
-/// inline under the same version.
-pub(crate) fn split(
+/// How values are laid out in Python's tables.
+struct Rules;
+
+impl SplitRules for Rules {
+    /// Python inlines every scalar, and loses those that the server's JSON does not return unchanged.
+    fn is_inline(&self, value: &ChannelValue) -> bool {
+        InlineScalars::Jsonb.contains(value)
+    }
+
+    fn version_key(&self, version: &ChannelVersion) -> Result<String> {
+        version_text(version)
+    }
+
+    fn check_name(&self, what: &'static str, name: &str) -> Result<()> {
+        check_name(what, name)
+    }
+}
+
+/// Splits a checkpoint into its document and its blobs. With a cipher every value is a blob, encrypted.
+pub(crate) fn encode(
+    codec: &ValueCodec,
     config: &CheckpointConfig,
     checkpoint: &Checkpoint,
     new_versions: &ChannelVersions,
-    codec: &ValueCodec,
-) -> Result<Split> {
-    checkpoint.require_channels()?;
-    let values = checkpoint
-        .channel_values
-        .iter()
-        .map(|(channel, value)| codec.normalize(value).map(|value| (channel, value)))
-        .collect::<Result<Vec<_>>>()?;
-    let mut inline = IndexMap::with_capacity(values.len());
-    let (mut blobs, mut carried) = (Vec::new(), BTreeMap::new());
-    for (channel, value) in &values {
-        if keeps_inline(codec, value) {
-            inline.insert(&***channel, Inline::Scalar(value));
-            continue;
-        }
-        if is_marked(codec, value) {
-            inline.insert(&***channel, Inline::Snapshot);
-        }
-        let version = checkpoint.channel_versions.get(*channel).ok_or_else(|| {
-            Error::invalid_argument("a channel has a value but no version; add it to channel_versions")
-                .with("channel", channel)
-        })?;
-        check_name("channel", channel)?;
-        if value.as_blob().is_some() && !new_versions.contains_key(*channel) {
-            carried.insert(&***channel, version);
-            continue;
-        }
-        let version = version_text(version)?;
-        let place = AssociatedData::Blob {
-            thread_id: config.thread_id(),
-            checkpoint_ns: config.checkpoint_ns(),
-            channel,
-            version: &version,
-        };
-        let typed = codec.seal(value.to_typed()?, &place)?;
-        check_name("type", &typed.tag)?;
-        blobs.push(BlobRow { channel: (*channel).clone(), version, typed });
-    }
-    for channel in &checkpoint.unchanged {
-        let version = checkpoint.unchanged_version(channel)?;
-        if new_versions.contains_key(channel) {
-            return Err(Checkpoint::gone(channel));
-        }
-        carried.insert(&**channel, version);
-    }
-    // Two calls that store the same rows meet them in the same order.
-    blobs.sort_unstable_by(|a, b| (&a.channel, &a.version).cmp(&(&b.channel, &b.version)));
-    let document = Document {
+    options: &PutOptions,
+) -> Result<Document> {
+    let split = SplitCheckpoint::new(codec, &Rules, config, checkpoint, new_versions, options)?;
+    let inline = split.inline.into_iter().map(|(channel, value)| (channel, InDocument(value)));
+    let fields = Fields {
         v: checkpoint.v,
         ts: &checkpoint.ts,
         id: &checkpoint.id,
-        channel_values: inline,
+        channel_values: inline.collect(),
         channel_versions: check_versions(&checkpoint.channel_versions)?,
         versions_seen: &checkpoint.versions_seen,
         updated_channels: checkpoint.updated_channels.as_deref(),
@@ -157,60 +112,12 @@ pub(crate) fn split(
     let write = |written: serde_json::Result<String>| {
         written.map_err(|source| Error::codec("the checkpoint cannot be written as JSON").with_source(source))
     };
-    let document = write(serde_json::to_string(&document))?;
-    check_nul(&document)?;
-    let carried = (!carried.is_empty()).then(|| write(serde_json::to_string(&carried))).transpose()?;
-    Ok(Split { document, blobs, carried })
-}
-
-/// Whether a value stands in the document; with a cipher none does.
-pub(crate) fn keeps_inline(codec: &ValueCodec, value: &ChannelValue) -> bool {
-    codec.cipher.is_none() && is_inline(codec, value)
-}
-
-/// Whether the mark of a delta snapshot stands for a value in the document. What an opaque value is, only the caller knows.
-fn is_marked(codec: &ValueCodec, value: &ChannelValue) -> bool {
-    if codec.opaque_values { matches!(value, ChannelValue::DeltaSnapshot(_)) } else { is_snapshot(value) }
-}
-
-/// A value of a row, with whether the document has the mark of a delta snapshot.
-pub(crate) fn marked(
-    codec: &ValueCodec,
-    value: ChannelValue,
-    has_mark: impl FnOnce() -> bool,
-) -> ChannelValue {
-    match value {
-        ChannelValue::Blob(blob) if codec.opaque_values && has_mark() => ChannelValue::DeltaSnapshot(blob),
-        value => value,
-    }
-}
-
-/// Whether the server's JSON gives a value back as it was. Python inlines every scalar, and loses or refuses the others.
-fn is_inline(codec: &ValueCodec, value: &ChannelValue) -> bool {
-    match value {
-        ChannelValue::Null | ChannelValue::Bool(_) | ChannelValue::Int(_) => true,
-        ChannelValue::Float(number) => {
-            number.abs() < WHOLE_FROM && !(*number == 0.0 && number.is_sign_negative())
-        }
-        ChannelValue::Str(text) => text.len() <= LONGEST_INLINE && !text.contains('\0'),
-        // Of opaque ones only what comes back as the same blob.
-        ChannelValue::Blob(blob) => {
-            blob.tag == "json"
-                && is_integer(&blob.data)
-                && (!codec.opaque_values || small_integer(&blob.data).is_none())
-        }
-        ChannelValue::DeltaSnapshot(_) => false,
-    }
-}
-
-/// An integer of any size, which the server's JSON holds and no scalar of ours does.
-fn is_integer(text: &[u8]) -> bool {
-    let digits = text.strip_prefix(b"-").unwrap_or(text);
-    matches!(digits, [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit))
-}
-
-fn small_integer(digits: &[u8]) -> Option<i64> {
-    std::str::from_utf8(digits).ok()?.parse().ok()
+    let json = write(serde_json::to_string(&fields))?;
+    check_nul(&json)?;
+    let carried_over = &split.carried_over;
+    let carried_over =
+        (!carried_over.is_empty()).then(|| write(serde_json::to_string(carried_over))).transpose()?;
+    Ok(Document { json, blobs: split.blobs, carried_over })
 }
 
 /// A version as `jsonb_each_text` gives it, by which its blob is found.
@@ -299,13 +206,9 @@ fn extra<'a>(
         extra.insert(&**key, raw(to_json(&value).map_err(|error| error.with("field", key))?)?);
     }
     if !sealed.is_empty() {
-        let place = AssociatedData::Checkpoint {
-            thread_id: config.thread_id(),
-            checkpoint_ns: config.checkpoint_ns(),
-            checkpoint_id: &checkpoint.id,
-        };
+        let key = CheckpointKey::new(config.thread_id(), config.checkpoint_ns(), &checkpoint.id);
         let fields = TypedBytes::msgpack(Value::Map(sealed).to_msgpack()?);
-        extra.insert(SEALED_FIELDS, raw(sealed_fields_json(&codec.seal(fields, &place)?))?);
+        extra.insert(SEALED_FIELDS, raw(sealed_fields_json(&codec.seal(fields, &key.checkpoint_data())?))?);
     }
     Ok(extra)
 }
@@ -330,16 +233,15 @@ pub(crate) fn sealed_fields(json: &str) -> Result<TypedBytes> {
     Ok(TypedBytes::new(tag, data))
 }
 
-/// Opens the fields that LangGraph does not have, where they are sealed.
+/// Decrypts the fields that LangGraph does not have, where they are encrypted.
 pub(crate) fn open_fields(
     checkpoint: &mut Checkpoint,
-    (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
+    key: CheckpointKey<'_>,
     codec: &ValueCodec,
 ) -> Result<()> {
     let Some(sealed) = checkpoint.extra.get(SEALED_FIELDS) else { return Ok(()) };
     let typed = sealed_fields(&to_json(&sealed.to_value()?)?)?;
-    let place = AssociatedData::Checkpoint { thread_id, checkpoint_ns, checkpoint_id };
-    let fields = codec.open(typed, &place)?;
+    let fields = codec.open(typed, &key.checkpoint_data())?;
     if fields.is_sealed() {
         // Kept as it is.
         return Ok(());
@@ -388,18 +290,7 @@ pub(crate) fn metadata(metadata: &CheckpointMetadata, config: &CheckpointConfig)
 /// Reads a document; the values in rows of their own are not part of it.
 pub(crate) fn decode(document: &[u8], codec: &ValueCodec) -> Result<Checkpoint> {
     let fields: IndexMap<Str, &RawValue> = from_json(document)?;
-    let mut checkpoint = Checkpoint {
-        v: 1,
-        id: Str::default(),
-        ts: Str::default(),
-        channel_values: ChannelValues::new(),
-        channel_versions: ChannelVersions::new(),
-        versions_seen: IndexMap::new(),
-        updated_channels: None,
-        extra: ChannelValues::new(),
-        opaque: None,
-        unchanged: Vec::new(),
-    };
+    let mut checkpoint = Checkpoint::undecoded();
     for (key, raw) in fields {
         let json = raw.get();
         match &*key {
@@ -467,19 +358,27 @@ mod tests {
 
     use super::*;
 
-    fn split_values(values: &[(&str, ChannelValue)], codec: &ValueCodec) -> Result<Split> {
+    fn encode_values(values: &[(&str, ChannelValue)], codec: &ValueCodec) -> Result<Document> {
         let checkpoint = values.iter().fold(Checkpoint::new(0), |checkpoint, (channel, value)| {
             checkpoint.with_channel(*channel, value.clone(), "1.5")
         });
-        split(&CheckpointConfig::new("t"), &checkpoint, &checkpoint.channel_versions, codec)
+        encode_plain(&checkpoint, &checkpoint.channel_versions, codec)
+    }
+
+    fn encode_plain(
+        checkpoint: &Checkpoint,
+        new_versions: &ChannelVersions,
+        codec: &ValueCodec,
+    ) -> Result<Document> {
+        encode(codec, &CheckpointConfig::new("t"), checkpoint, new_versions, &PutOptions::default())
     }
 
     fn sealing(cipher: Cipher) -> ValueCodec {
         ValueCodec { cipher: Some(cipher), ..ValueCodec::default() }
     }
 
-    fn inline(split: &Split) -> serde_json::Value {
-        serde_json::from_str::<serde_json::Value>(&split.document).unwrap()["channel_values"].clone()
+    fn inline(document: &Document) -> serde_json::Value {
+        serde_json::from_str::<serde_json::Value>(&document.json).unwrap()["channel_values"].clone()
     }
 
     #[test]
@@ -501,21 +400,18 @@ mod tests {
             (TypedBytes::msgpack(&b"\x90"[..]).into(), None),
         ];
         for (value, expected) in table {
-            let split = split_values(&[("x", value.clone())], &ValueCodec::default()).unwrap();
+            let document = encode_values(&[("x", value.clone())], &ValueCodec::default()).unwrap();
             if let Some(json) = expected {
-                assert!(
-                    split.document.contains(&format!("\"channel_values\":{{\"x\":{json}}}")),
-                    "{value:?}"
-                );
-                assert!(split.blobs.is_empty());
-                let decoded = decode(split.document.as_bytes(), &ValueCodec::default()).unwrap();
+                assert!(document.json.contains(&format!("\"channel_values\":{{\"x\":{json}}}")), "{value:?}");
+                assert!(document.blobs.is_empty());
+                let decoded = decode(document.json.as_bytes(), &ValueCodec::default()).unwrap();
                 assert_eq!(decoded.channel_values.get("x"), Some(&value));
                 continue;
             }
-            assert_eq!(inline(&split), serde_json::json!({}), "{value:?}");
-            let [blob] = &*split.blobs else { panic!("{value:?}: {} blobs", split.blobs.len()) };
+            assert_eq!(inline(&document), serde_json::json!({}), "{value:?}");
+            let [blob] = &*document.blobs else { panic!("{value:?}: {} blobs", document.blobs.len()) };
             assert_eq!((&*blob.channel, &*blob.version), ("x", "1.5"));
-            let found = ChannelValue::from_typed(blob.typed.clone()).unwrap();
+            let found = ChannelValue::from_typed(blob.value.clone()).unwrap();
             assert_eq!(found.to_msgpack().unwrap(), value.to_msgpack().unwrap());
         }
     }
@@ -523,17 +419,17 @@ mod tests {
     #[test]
     fn a_snapshot_leaves_its_mark() {
         let snapshot = TypedBytes::msgpack(&b"\xd4\x07\xc0"[..]);
-        let split = split_values(&[("log", snapshot.into())], &ValueCodec::default()).unwrap();
-        assert_eq!((inline(&split), split.blobs.len()), (serde_json::json!({ "log": true }), 1));
+        let document = encode_values(&[("log", snapshot.into())], &ValueCodec::default()).unwrap();
+        assert_eq!((inline(&document), document.blobs.len()), (serde_json::json!({ "log": true }), 1));
     }
 
     #[test]
     fn with_a_cipher_nothing_is_inline() {
         let cipher = Cipher::aes(&[7; 16]).unwrap();
         let values = [("a", ChannelValue::Null), ("b", 5.into()), ("c", "canary".into())];
-        let split = split_values(&values, &sealing(cipher)).unwrap();
-        assert_eq!((inline(&split), split.blobs.len()), (serde_json::json!({}), 3));
-        assert!(split.blobs.iter().all(|blob| blob.typed.is_sealed()));
+        let document = encode_values(&values, &sealing(cipher)).unwrap();
+        assert_eq!((inline(&document), document.blobs.len()), (serde_json::json!({}), 3));
+        assert!(document.blobs.iter().all(|blob| blob.value.is_sealed()));
     }
 
     #[test]
@@ -542,7 +438,7 @@ mod tests {
         checkpoint.channel_values.insert("x".into(), TypedBytes::msgpack(&b"\x90"[..]).into());
         let config = CheckpointConfig::new("t");
         let no_version =
-            split(&config, &checkpoint, &ChannelVersions::new(), &ValueCodec::default()).unwrap_err();
+            encode_plain(&checkpoint, &ChannelVersions::new(), &ValueCodec::default()).unwrap_err();
         assert_eq!(no_version.kind(), ErrorKind::InvalidArgument);
         let list = || ChannelValue::Blob(TypedBytes::msgpack(&b"\x90"[..]));
         for (channel, value) in [
@@ -551,15 +447,15 @@ mod tests {
             ("nul\0", 5.into()),
             ("x", TypedBytes::new("a\\b", &b""[..]).into()),
         ] {
-            let error = split_values(&[(channel, value)], &ValueCodec::default()).unwrap_err();
+            let error = encode_values(&[(channel, value)], &ValueCodec::default()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{channel:?}");
         }
         // A text that only looks like the escape is fine.
-        assert!(split_values(&[("\\u0000 in a name", 5.into())], &ValueCodec::default()).is_ok());
+        assert!(encode_values(&[("\\u0000 in a name", 5.into())], &ValueCodec::default()).is_ok());
         // It could not be read again.
         let mut taken = Checkpoint::new(0);
         taken.extra.insert(SEALED_FIELDS.into(), 5.into());
-        let error = split(&config, &taken, &ChannelVersions::new(), &ValueCodec::default()).unwrap_err();
+        let error = encode_plain(&taken, &ChannelVersions::new(), &ValueCodec::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         let nan = CheckpointMetadata::default().with("a", Value::Array(vec![f64::NAN.into()]));
         assert_eq!(metadata(&nan, &config).unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -587,13 +483,12 @@ mod tests {
         let mut checkpoint = Checkpoint::new(0);
         checkpoint.extra.insert("pending_sends".into(), of_value(&Value::Array(vec!["x".into()])).unwrap());
         checkpoint.extra.insert("updated_channels".into(), ChannelValue::Null);
-        let config = CheckpointConfig::new("t");
         let cipher = Cipher::aes_gcm("k", &[7; 32]).unwrap();
         for codec in [ValueCodec::default(), sealing(cipher)] {
-            let split = split(&config, &checkpoint, &ChannelVersions::new(), &codec).unwrap();
-            assert_eq!(split.document.contains("pending_sends"), codec.cipher.is_none());
-            let mut decoded = decode(split.document.as_bytes(), &ValueCodec::default()).unwrap();
-            open_fields(&mut decoded, ("t", "", &checkpoint.id), &codec).unwrap();
+            let document = encode_plain(&checkpoint, &ChannelVersions::new(), &codec).unwrap();
+            assert_eq!(document.json.contains("pending_sends"), codec.cipher.is_none());
+            let mut decoded = decode(document.json.as_bytes(), &ValueCodec::default()).unwrap();
+            open_fields(&mut decoded, CheckpointKey::new("t", "", &checkpoint.id), &codec).unwrap();
             assert_eq!(decoded, checkpoint);
         }
     }

@@ -64,8 +64,9 @@
 //! # Values of another serializer
 //!
 //! With [`PostgresSaverBuilder::opaque_values`] the bytes of a serializer that this program does not know go through
-//! untouched, in the rows in which Python's saver puts them with that serializer. Scalars stay in the document, where
-//! every reader finds them ([`PostgresSaver::keeps_inline`]). All calls work: none needs to look into a value.
+//! unchanged, in the rows in which Python's saver stores them with that serializer. Scalars stay in the document, where
+//! every reader finds them ([`InlineScalars::Jsonb`](checkpoint_core::InlineScalars::Jsonb)). All calls work: none decodes a
+//! value.
 //!
 //! # What a call costs
 //!
@@ -131,6 +132,7 @@ mod read;
 mod row;
 mod saver;
 mod schema;
+mod shared;
 mod sql;
 mod write;
 

@@ -1,12 +1,12 @@
-//! Advisory locks, which keep calls on one thread from meeting in a circle.
+//! Advisory locks, which prevent deadlocks among the calls on one thread.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The class of our advisory locks, so that they do not meet those of the application: `ckpt`.
 pub(crate) const CLASS: i32 = i32::from_be_bytes(*b"ckpt");
 
-/// The advisory lock of a thread. Calls that change many of its rows hold it alone, `put` and `put_writes` share it: so
-/// none waits for another's rows in a circle, and none deletes a blob that another is about to name.
+/// The advisory lock of a thread. Calls that change many of its rows take it exclusively, `put` and `put_writes` take it
+/// shared. This prevents deadlocks, and that one call deletes a blob that another is about to name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Lock(i32);
 
@@ -15,21 +15,22 @@ impl Lock {
         Self(u32::try_from(xxh3_64(thread_id.as_bytes()) >> 32).unwrap_or_default().cast_signed())
     }
 
-    pub(crate) fn key(self) -> i32 {
-        self.0
+    pub(crate) fn key(&self) -> &i32 {
+        &self.0
     }
 }
 
-/// Takes locks to the transaction's end, in an order that all callers keep.
-pub(crate) fn take(alone: &[Lock], shared: &[Lock]) -> String {
-    let mut locks: Vec<(Lock, bool)> = alone.iter().map(|lock| (*lock, true)).collect();
-    locks.extend(shared.iter().filter(|lock| !alone.contains(lock)).map(|lock| (*lock, false)));
+/// Takes locks until the end of the transaction, always in the same order.
+pub(crate) fn take(exclusive: &[Lock], shared: &[Lock]) -> String {
+    let mut locks: Vec<(Lock, bool)> = exclusive.iter().map(|lock| (*lock, true)).collect();
+    locks.extend(shared.iter().filter(|lock| !exclusive.contains(lock)).map(|lock| (*lock, false)));
     locks.sort_unstable();
     locks.dedup();
     let calls: Vec<String> = locks
         .iter()
-        .map(|(lock, alone)| {
-            let function = if *alone { "pg_advisory_xact_lock" } else { "pg_advisory_xact_lock_shared" };
+        .map(|(lock, is_exclusive)| {
+            let function =
+                if *is_exclusive { "pg_advisory_xact_lock" } else { "pg_advisory_xact_lock_shared" };
             format!("{function}({CLASS}, {})", lock.0)
         })
         .collect();
@@ -55,6 +56,6 @@ mod tests {
     #[test]
     fn the_lock_of_a_thread_stays_what_it_is() {
         // Programs of different versions have to meet at the same lock.
-        assert_eq!(Lock::of("thread-1").key(), 659_401_213);
+        assert_eq!(*Lock::of("thread-1").key(), 659_401_213);
     }
 }

@@ -4,11 +4,13 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use checkpoint_core::cipher::{AssociatedData, ValueCodec};
+use checkpoint_core::backend::{CheckpointKey, ValueCodec};
 use checkpoint_core::{CheckpointMetadata, Error, PendingWrite, Result, Str, TypedBytes};
 use common_postgres::tokio_postgres::Row;
 use common_postgres::tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use common_postgres::{Json, column};
+
+use crate::sql::column as at;
 
 /// Bytes as a parameter of type `bytea`.
 pub(crate) struct Blob<'a>(pub(crate) &'a [u8]);
@@ -54,35 +56,10 @@ pub(crate) fn metadata(row: &Row, at: usize) -> Result<CheckpointMetadata> {
     CheckpointMetadata::from_json(column::<Json<'_>>(row, at)?.0.as_bytes())
 }
 
-/// The columns of a write.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct WriteColumns {
-    pub(crate) task_id: usize,
-    pub(crate) task_path: usize,
-    pub(crate) channel: usize,
-    pub(crate) idx: usize,
-    pub(crate) tag: usize,
-    pub(crate) data: usize,
-}
-
-/// Reads a write on a checkpoint.
-pub(crate) fn write(
-    row: &Row,
-    at: WriteColumns,
-    (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
-    codec: &ValueCodec,
-) -> Result<PendingWrite> {
-    let (task_id, channel) = (column::<&str>(row, at.task_id)?, column::<&str>(row, at.channel)?);
-    let idx = column(row, at.idx)?;
-    let place = AssociatedData::Write { thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel };
-    let value = codec.open_value(typed(row, at.tag, at.data)?, &place)?;
-    Ok(PendingWrite::new(task_id, channel, value).stored_at(column::<&str>(row, at.task_path)?, idx))
-}
-
-/// Adds which checkpoint a row belongs to.
-pub(crate) fn at_row(error: Error, thread_id: &str, checkpoint_ns: &str, checkpoint_id: &str) -> Error {
-    error
-        .with("thread_id", thread_id)
-        .with("checkpoint_ns", checkpoint_ns)
-        .with("checkpoint_id", checkpoint_id)
+/// Reads a write on a checkpoint from the columns of [`sql::column`](at).
+pub(crate) fn write(row: &Row, key: CheckpointKey<'_>, codec: &ValueCodec) -> Result<PendingWrite> {
+    let (task_id, channel) = (column::<&str>(row, at::TASK_ID)?, column::<&str>(row, at::WRITE_CHANNEL)?);
+    let idx = column(row, at::IDX)?;
+    let value = codec.open_value(typed(row, at::TYPE, at::DATA)?, &key.write_data(task_id, idx, channel))?;
+    Ok(PendingWrite::new(task_id, channel, value).stored_at(column::<&str>(row, at::TASK_PATH)?, idx))
 }

@@ -10,13 +10,13 @@ pub(crate) const TASKS: &str = "__pregel_tasks";
 /// Checkpoints before this version of the format have their sends there.
 const SENDS_INSIDE_FROM: i64 = 4;
 
-/// How many ancestors one statement walks over at most.
+/// The most ancestors that one statement walks over.
 pub(crate) const ANCESTORS: i64 = 1024;
 
-/// Up to so many blobs are stored by a statement with a row for each, which is faster than one with arrays.
-const MOST_VALUES: usize = 4;
+/// Up to this many blobs use a VALUES list, which is faster; more use arrays.
+const MAX_VALUES_ROWS: usize = 4;
 
-/// What rows of [`tuples`] hold: the value of their first column.
+/// What a row of [`tuples`] or [`history`] is: the value of its first column.
 pub(crate) mod kind {
     pub(crate) const CHECKPOINT: i16 = 0;
     pub(crate) const BLOB: i16 = 1;
@@ -24,20 +24,44 @@ pub(crate) mod kind {
     pub(crate) const SEND: i16 = 3;
 }
 
-/// The columns of [`tuples`].
+/// The columns of [`tuples`] and [`history`]. Rows of different kinds share some of them.
 pub(crate) mod column {
     pub(crate) const KIND: usize = 0;
+    /// The number of the checkpoint that the row belongs to, from 1.
     pub(crate) const ROW: usize = 1;
-    pub(crate) const THREAD_ID: usize = 2;
-    pub(crate) const CHECKPOINT_NS: usize = 3;
-    pub(crate) const A: usize = 4;
-    pub(crate) const B: usize = 5;
-    pub(crate) const C: usize = 6;
-    pub(crate) const IDX: usize = 7;
-    pub(crate) const TYPE: usize = 8;
-    pub(crate) const BLOB: usize = 9;
+    // Of a checkpoint.
+    pub(crate) const CHECKPOINT_ID: usize = 2;
+    pub(crate) const PARENT_CHECKPOINT_ID: usize = 3;
+    // Of a blob.
+    pub(crate) const CHANNEL: usize = 2;
+    pub(crate) const VERSION: usize = 3;
+    // Of a write or a send.
+    pub(crate) const TASK_ID: usize = 2;
+    pub(crate) const TASK_PATH: usize = 3;
+    pub(crate) const WRITE_CHANNEL: usize = 4;
+    pub(crate) const IDX: usize = 5;
+    // Of a blob, a write or a send.
+    pub(crate) const TYPE: usize = 6;
+    pub(crate) const DATA: usize = 7;
+    // Of a checkpoint or a blob of `tuples`.
+    pub(crate) const THREAD_ID: usize = 8;
+    pub(crate) const CHECKPOINT_NS: usize = 9;
     pub(crate) const CHECKPOINT: usize = 10;
     pub(crate) const METADATA: usize = 11;
+    /// What the document of `history` has for the channel of a blob.
+    pub(crate) const INLINE: usize = 8;
+}
+
+/// The columns of [`ancestors`] and [`newest`].
+pub(crate) mod summary {
+    pub(crate) const CHECKPOINT_ID: usize = 0;
+    pub(crate) const PARENT_CHECKPOINT_ID: usize = 1;
+    pub(crate) const METADATA: usize = 2;
+    pub(crate) const VERSIONS: usize = 3;
+    pub(crate) const INLINE: usize = 4;
+    pub(crate) const BLOBS: usize = 5;
+    /// Of [`newest`](super::newest) only: whether its sends are on its parent.
+    pub(crate) const HAS_SENDS: usize = 6;
 }
 
 /// What is read of a row of `checkpoints`.
@@ -47,7 +71,7 @@ const COLUMNS: &str = "thread_id, checkpoint_ns, checkpoint_id, parent_checkpoin
 /// cursor.
 #[expect(clippy::struct_excessive_bools, reason = "each condition is there or not, independently")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Page {
+pub(crate) struct Conditions {
     pub(crate) thread_id: bool,
     pub(crate) checkpoint_ns: bool,
     pub(crate) checkpoint_id: bool,
@@ -56,12 +80,19 @@ pub(crate) struct Page {
     pub(crate) after: bool,
 }
 
+impl Conditions {
+    /// Whether a listing is one of a single namespace, in which the id alone is the cursor and the index gives the order.
+    pub(crate) fn is_one_namespace(self) -> bool {
+        self.thread_id && self.checkpoint_ns
+    }
+}
+
 /// The statements for the tables of one schema.
 #[derive(Debug)]
 pub(crate) struct Statements {
     /// The schema, quoted and with its dot, or nothing.
     schema: String,
-    /// For no blob to [`MOST_VALUES`] blobs, and for many.
+    /// For no blob to [`MAX_VALUES_ROWS`] blobs, and for many.
     put: Vec<String>,
     put_carrying: Vec<String>,
     pub(crate) upsert_writes: String,
@@ -93,7 +124,7 @@ impl Statements {
     pub(crate) fn new(schema: Option<&str>) -> Self {
         let schema = schema.map_or_else(String::new, |schema| format!("{}.", quote(schema)));
         let s = &schema;
-        let counts = || (0..=MOST_VALUES).map(Some).chain([None]);
+        let counts = || (0..=MAX_VALUES_ROWS).map(Some).chain([None]);
         Self {
             put: counts().map(|blobs| put(s, false, blobs)).collect(),
             put_carrying: counts().map(|blobs| put(s, true, blobs)).collect(),
@@ -175,7 +206,7 @@ impl Statements {
         all.extend(self.put.iter().chain(&self.put_carrying).map(|sql| ("put", sql.clone())));
         for conditions in 0_u8..64 {
             let has = |bit: u8| conditions & (1 << bit) != 0;
-            let page = Page {
+            let page = Conditions {
                 thread_id: has(0),
                 checkpoint_ns: has(1),
                 checkpoint_id: has(2),
@@ -196,12 +227,12 @@ impl Statements {
     /// Stores a checkpoint with so many blobs, and whether their parameters are arrays. It may carry over others.
     pub(crate) fn put(&self, carries: bool, blobs: usize) -> (&str, bool) {
         let statements = if carries { &self.put_carrying } else { &self.put };
-        let at = blobs.min(MOST_VALUES + 1);
-        (statements.get(at).map_or("", String::as_str), at > MOST_VALUES)
+        let at = blobs.min(MAX_VALUES_ROWS + 1);
+        (statements.get(at).map_or("", String::as_str), at > MAX_VALUES_ROWS)
     }
 
-    /// One page of a listing. Parameters: the conditions' values in the order of [`Page`], then how many rows.
-    pub(crate) fn list(&self, page: Page) -> String {
+    /// One page of a listing. Parameters: the conditions' values in the order of [`Conditions`], then how many rows.
+    pub(crate) fn list(&self, page: Conditions) -> String {
         let s = &self.schema;
         let mut conditions = Vec::new();
         let mut number = 0;
@@ -209,7 +240,7 @@ impl Statements {
             number += 1;
             number
         };
-        let one_namespace = page.thread_id && page.checkpoint_ns;
+        let one_namespace = page.is_one_namespace();
         if page.thread_id {
             conditions.push(format!("thread_id = ${}", next()));
         }
@@ -227,7 +258,6 @@ impl Statements {
             conditions.push(format!("metadata @> ALL (${})", next()));
         }
         if page.after && one_namespace {
-            // Within one namespace the id alone is the cursor, and the index gives the order.
             conditions.push(format!("checkpoint_id < ${}", next()));
         } else if page.after {
             let (id, thread, ns) = (next(), next(), next());
@@ -348,21 +378,21 @@ fn blob_at(s: &str, columns: &str, thread: &str, ns: &str, channel: &str, versio
 fn tuples(s: &str, page: &str, distinct: &str) -> String {
     format!(
         "WITH page AS MATERIALIZED (SELECT row_number() OVER ()::int4 AS row, p.* FROM ({page}) p) \
-         SELECT {checkpoint}::int2 AS kind, row, thread_id, checkpoint_ns, checkpoint_id AS a, \
-         parent_checkpoint_id AS b, NULL::text AS c, NULL::int4 AS idx, NULL::text AS type, NULL::bytea AS blob, \
-         checkpoint, metadata FROM page \
+         SELECT {checkpoint}::int2 AS kind, row, checkpoint_id AS a, parent_checkpoint_id AS b, NULL::text AS c, \
+         NULL::int4 AS idx, NULL::text AS type, NULL::bytea AS blob, thread_id, checkpoint_ns, checkpoint, metadata \
+         FROM page \
          UNION ALL \
-         SELECT {blob}::int2, NULL, v.thread_id, v.checkpoint_ns, v.key, v.value, NULL, NULL, b.type, b.blob, NULL, NULL \
+         SELECT {blob}::int2, NULL, v.key, v.value, NULL, NULL, b.type, b.blob, v.thread_id, v.checkpoint_ns, NULL, NULL \
          FROM (SELECT {distinct} p.thread_id, p.checkpoint_ns, v.key, v.value FROM page p \
          CROSS JOIN LATERAL jsonb_each_text({versions}) v) v \
          CROSS JOIN LATERAL ({blob_at}) b \
          UNION ALL \
-         SELECT {write}::int2, p.row, NULL, NULL, w.task_id, w.task_path, w.channel, w.idx, w.type, w.blob, NULL, NULL \
+         SELECT {write}::int2, p.row, w.task_id, w.task_path, w.channel, w.idx, w.type, w.blob, NULL, NULL, NULL, NULL \
          FROM page p CROSS JOIN LATERAL (SELECT task_id, task_path, channel, idx, type, blob \
          FROM {s}checkpoint_writes w WHERE w.thread_id = p.thread_id AND w.checkpoint_ns = p.checkpoint_ns \
          AND w.checkpoint_id = p.checkpoint_id ORDER BY w.task_id, w.idx OFFSET 0) w \
          UNION ALL \
-         SELECT {send}::int2, p.row, NULL, NULL, w.task_id, w.task_path, NULL, w.idx, w.type, w.blob, NULL, NULL \
+         SELECT {send}::int2, p.row, w.task_id, w.task_path, NULL, w.idx, w.type, w.blob, NULL, NULL, NULL, NULL \
          FROM page p CROSS JOIN LATERAL (SELECT task_id, task_path, idx, type, blob \
          FROM {s}checkpoint_writes w WHERE w.thread_id = p.thread_id AND w.checkpoint_ns = p.checkpoint_ns \
          AND w.checkpoint_id = p.parent_checkpoint_id AND w.channel = '{TASKS}' \
@@ -423,8 +453,8 @@ fn with_namespaces(s: &str, thread: &str) -> String {
     )
 }
 
-/// Walks from a checkpoint (the parent of `$3` or of the newest, or `$3` itself) to the root for the channels `$4`, until each has a value, and reads the values and the writes on the
-/// way: kind 0 is a checkpoint (id, parent), 1 a channel's value there, 2 a write.
+/// Walks from a checkpoint (the parent of `$3` or of the newest, or `$3` itself) to the root for the channels `$4`, until
+/// each has a value, over at most `$5` checkpoints. Reads the values and the writes on the way.
 fn history(s: &str, start: &str) -> String {
     format!(
         "WITH RECURSIVE walk AS ( \
@@ -438,20 +468,23 @@ fn history(s: &str, start: &str) -> String {
          FROM walk w CROSS JOIN LATERAL ({next}) c \
          WHERE w.next <> '' AND cardinality(w.open) > 0 AND w.depth < $5), \
          visited AS MATERIALIZED (SELECT * FROM walk WHERE depth > 0) \
-         SELECT 0::int2 AS kind, depth, checkpoint_id AS a, next AS b, NULL::text AS c, NULL::int4 AS idx, \
+         SELECT {checkpoint}::int2 AS kind, depth, checkpoint_id AS a, next AS b, NULL::text AS c, NULL::int4 AS idx, \
          NULL::text AS type, NULL::bytea AS blob, NULL::jsonb AS value FROM visited \
          UNION ALL \
-         SELECT 1::int2, v.depth, channel, v.checkpoint->'channel_versions'->>channel, NULL, NULL, b.type, b.blob, \
+         SELECT {blob}::int2, v.depth, channel, v.checkpoint->'channel_versions'->>channel, NULL, NULL, b.type, b.blob, \
          v.checkpoint->'channel_values'->channel \
          FROM visited v CROSS JOIN LATERAL unnest(v.visited) AS channel \
          LEFT JOIN LATERAL ({blob_at}) b ON b.type <> 'empty' \
          WHERE channel <> ALL (v.open) \
          UNION ALL \
-         SELECT 2::int2, v.depth, w.task_id, w.task_path, w.channel, w.idx, w.type, w.blob, NULL \
+         SELECT {write}::int2, v.depth, w.task_id, w.task_path, w.channel, w.idx, w.type, w.blob, NULL \
          FROM visited v CROSS JOIN LATERAL (SELECT task_id, task_path, channel, idx, type, blob \
          FROM {s}checkpoint_writes w WHERE w.thread_id = $1 AND w.checkpoint_ns = $2 \
          AND w.checkpoint_id = v.checkpoint_id AND w.channel = ANY (v.visited) \
          ORDER BY w.task_id, w.idx OFFSET 0) w",
+        checkpoint = kind::CHECKPOINT,
+        blob = kind::BLOB,
+        write = kind::WRITE,
         next = checkpoint_at(s, "checkpoint_id, parent_checkpoint_id, checkpoint", "$1", "$2", "w.next"),
         type_at = blob_at(s, "b.type", "$1", "$2", "channel.channel", &version_of("c.checkpoint")),
         blob_at = blob_at(s, "b.type, b.blob", "$1", "$2", "channel.channel", &version_of("v.checkpoint")),
@@ -465,7 +498,7 @@ fn version_of(document: &str) -> String {
 
 /// What pruning has to know of the checkpoint `c`, without its values: which channels have one inline, and whether it is
 /// the mark of a snapshot.
-const LINK: &str = "c.checkpoint_id, c.parent_checkpoint_id, c.metadata, c.checkpoint->'channel_versions' AS versions, \
+const SUMMARY: &str = "c.checkpoint_id, c.parent_checkpoint_id, c.metadata, c.checkpoint->'channel_versions' AS versions, \
      (SELECT jsonb_object_agg(key, value = 'true') FROM jsonb_each(CASE \
      WHEN jsonb_typeof(c.checkpoint->'channel_values') = 'object' THEN c.checkpoint->'channel_values' END)) AS inline";
 
@@ -486,7 +519,7 @@ fn ancestors(s: &str) -> String {
          UNION ALL \
          SELECT w.depth + 1, c.parent_checkpoint_id FROM walk w CROSS JOIN LATERAL ({parent}) c \
          WHERE c.parent_checkpoint_id <> '' AND w.depth + 1 < $4) \
-         SELECT {LINK}, {blobs} FROM walk w CROSS JOIN LATERAL ({row}) c ORDER BY w.depth",
+         SELECT {SUMMARY}, {blobs} FROM walk w CROSS JOIN LATERAL ({row}) c ORDER BY w.depth",
         parent = checkpoint_at(s, "parent_checkpoint_id", "$1", "$2", "w.checkpoint_id"),
         blobs = with_blobs(s),
         row = checkpoint_at(s, "*", "$1", "$2", "w.checkpoint_id"),
@@ -496,7 +529,7 @@ fn ancestors(s: &str) -> String {
 /// The newest checkpoint of a namespace, and whether it is an old one whose sends stand on its parent.
 fn newest(s: &str) -> String {
     format!(
-        "SELECT {LINK}, {}, c.checkpoint->'v' < '{SENDS_INSIDE_FROM}' AND (SELECT true FROM {s}checkpoint_writes w \
+        "SELECT {SUMMARY}, {}, c.checkpoint->'v' < '{SENDS_INSIDE_FROM}' AND (SELECT true FROM {s}checkpoint_writes w \
          WHERE w.thread_id = $1 AND w.checkpoint_ns = $2 AND w.checkpoint_id = c.parent_checkpoint_id \
          AND w.channel = '{TASKS}' ORDER BY w.task_id, w.idx LIMIT 1) AS sends \
          FROM {s}checkpoints c WHERE thread_id = $1 AND checkpoint_ns = $2 ORDER BY checkpoint_id DESC LIMIT 1",
@@ -624,7 +657,7 @@ mod tests {
             |at: usize| format!("(${}::text, ${}::text, ${}::text, ${}::bytea)", at, at + 1, at + 2, at + 3);
         assert!(statements.put(false, 2).0.contains(&format!("(VALUES {}, {})", values(9), values(13))));
         assert!(statements.put(true, 1).0.contains("checkpoint_id >= $6"));
-        assert!(statements.put(true, MOST_VALUES + 1).0.contains("unnest($10::text[]"));
-        assert!(statements.put(false, MOST_VALUES + 9).1);
+        assert!(statements.put(true, MAX_VALUES_ROWS + 1).0.contains("unnest($10::text[]"));
+        assert!(statements.put(false, MAX_VALUES_ROWS + 9).1);
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint_core::cipher::ValueCodec;
+use checkpoint_core::backend::ValueCodec;
 use checkpoint_core::delta::CheckpointReader;
 use checkpoint_core::{Cipher, Error, Result, ResultExt};
 
@@ -69,8 +69,7 @@ impl SqliteSaverBuilder {
         self
     }
 
-    /// Returns what cannot be opened as ciphertext (see [`Checkpoint::opaque`](checkpoint_core::Checkpoint::opaque))
-    /// instead of an error, for tools that show a file without its keys.
+    /// Returns a checkpoint that cannot be decrypted as ciphertext (see [`checkpoint_core::opaque`]) instead of an error, for tools that show a file without its keys.
     ///
     /// This holds for `get_tuple` and `list`. A delta history, `copy_thread` and `prune` need the keys all the same.
     pub fn keep_sealed(mut self, keep_sealed: bool) -> Self {
@@ -80,7 +79,7 @@ impl SqliteSaverBuilder {
 
     /// Keeps values of another serializer as they come, and never looks into them, whatever their tags say: pending
     /// writes come back with the tag and the bytes that they were given with, and every checkpoint that is read is one
-    /// value (see [`Checkpoint::opaque`](checkpoint_core::Checkpoint::opaque)), as `put` takes it. Where there is no
+    /// value (see [`checkpoint_core::opaque`]), as `put` takes it. Where there is no
     /// [`cipher`](Self::cipher), values may be encrypted already.
     ///
     /// What has to look into a checkpoint asks the [`checkpoint_reader`](Self::checkpoint_reader).

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint_core::cipher::ValueCodec;
+use checkpoint_core::backend::ValueCodec;
 use checkpoint_core::delta::CheckpointReader;
 use checkpoint_core::{Error, ErrorKind, Result};
 use rusqlite::{Connection, OpenFlags, ffi};
@@ -32,6 +32,13 @@ pub(crate) struct Config {
     pub(crate) synchronous: Synchronous,
     pub(crate) readers: usize,
     pub(crate) read_only: bool,
+}
+
+impl Config {
+    /// Refuses to change a file that is read-only.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.read_only { Err(read_only().with("path", self.path.display())) } else { Ok(()) }
+    }
 }
 
 /// A connection and what is known about its file.

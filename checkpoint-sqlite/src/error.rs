@@ -1,9 +1,5 @@
 //! What the driver says, in the workspace's terms: one table.
 
-use std::error::Error as StdError;
-use std::fmt;
-use std::sync::Arc;
-
 use checkpoint_core::{Error, ErrorKind, Result};
 use rusqlite::ffi::{self, ErrorCode};
 
@@ -104,46 +100,10 @@ impl<T> OrConvert<T> for rusqlite::Result<T> {
     }
 }
 
-/// Adds which checkpoint a row belongs to.
-pub(crate) fn at_row(error: Error, thread_id: &str, checkpoint_ns: &str, checkpoint_id: &str) -> Error {
-    error
-        .with("thread_id", thread_id)
-        .with("checkpoint_ns", checkpoint_ns)
-        .with("checkpoint_id", checkpoint_id)
-}
-
-/// One error for everybody whose writes were to be committed together.
-pub(crate) fn share(error: Error, path: &std::path::Path) -> impl FnMut() -> Error {
-    let error = Arc::new(error);
-    let path = path.display().to_string();
-    move || {
-        let copy = Error::new(error.kind(), error.message().to_owned()).retryable(error.is_retryable());
-        let copy = copy.with("path", &path);
-        if StdError::source(&*error).is_some() {
-            return copy.with_source(SharedSource(Arc::clone(&error)));
-        }
-        copy
-    }
-}
-
-/// The source of an error that several callers got.
-#[derive(Debug)]
-struct SharedSource(Arc<Error>);
-
-impl fmt::Display for SharedSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        StdError::source(&*self.0).map_or(Ok(()), |source| fmt::Display::fmt(source, f))
-    }
-}
-
-impl StdError for SharedSource {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        StdError::source(&*self.0).and_then(StdError::source)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::error::Error as _;
+
     use super::*;
 
     fn failure(code: i32, text: &str) -> rusqlite::Error {
@@ -178,7 +138,7 @@ mod tests {
         for (code, text, kind, retryable) in table {
             let error = convert(failure(code, text));
             assert_eq!((error.kind(), error.is_retryable()), (kind, retryable), "code {code} {text}");
-            assert!(StdError::source(&error).is_some(), "the driver's words are kept");
+            assert!(error.source().is_some(), "the driver's words are kept");
         }
         let odd = convert(rusqlite::Error::InvalidColumnType(0, "idx".into(), rusqlite::types::Type::Blob));
         assert_eq!(odd.kind(), ErrorKind::Codec);
@@ -190,15 +150,5 @@ mod tests {
         assert!(is_passing(&failure(ffi::SQLITE_BUSY_RECOVERY, "")));
         assert!(!is_passing(&failure(ffi::SQLITE_BUSY, "")));
         assert!(!is_passing(&rusqlite::Error::QueryReturnedNoRows));
-    }
-
-    #[test]
-    fn a_shared_error_keeps_kind_and_source() {
-        let mut copies = share(convert(failure(ffi::SQLITE_FULL, "disk")), std::path::Path::new("x.db"));
-        for copy in [copies(), copies()] {
-            assert_eq!(copy.kind(), ErrorKind::Backend);
-            assert!(copy.to_string().contains("x.db"), "{copy}");
-            assert_eq!(StdError::source(&copy).map(ToString::to_string).as_deref(), Some("disk"));
-        }
     }
 }

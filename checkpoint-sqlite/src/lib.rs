@@ -83,9 +83,11 @@
 //! acknowledged write is there; after a power failure too as far as the system's sync reaches the disk, unless
 //! [`Synchronous::Normal`] was chosen.
 //!
-//! Dropping the last clone of a saver waits for what was begun and closes the file; with its last connection SQLite
-//! folds the log (`-wal`) into the file, which can then be copied alone. A process that is killed leaves the log, and
-//! the next one reads it.
+//! [`close`] waits for the calls under way and closes the file; with its last connection SQLite folds the log (`-wal`)
+//! into the file, which can then be copied alone. Dropping the last clone closes the file in the background. A process
+//! that ends before that, or is killed, leaves the log, and the next one reads it.
+//!
+//! [`close`]: checkpoint_core::BaseCheckpointSaver::close
 //!
 //! Threads do not survive a `fork`: a saver that was used before answers `Unavailable` in the child, which builds its
 //! own.

@@ -1,41 +1,35 @@
 //! The reads, as they run on a reader thread.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use checkpoint_core::cipher::ValueCodec;
+use checkpoint_core::backend::{CheckpointKey, Page, ValueCodec, telemetry};
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
 use checkpoint_core::{
-    CheckpointConfig, CheckpointTuple, FilterSemantics, ListQuery, PendingWrite, Result, Str, ThreadInfo,
+    ChannelValue, CheckpointConfig, CheckpointTuple, FilterSemantics, ListQuery, PendingWrite, Result, Str,
+    ThreadInfo,
 };
 use rusqlite::Row;
 use rusqlite::types::ToSql;
 
 use crate::connection::{Config, Open};
-use crate::error::{OrConvert, at_row};
-use crate::row;
+use crate::error::{BACKEND, OrConvert};
+use crate::row::{self, CheckpointColumns, key_columns};
 use crate::sql::{self, KeyPage};
 
-/// How many keys the first page of a listing has, and how many the last ones have at most.
+/// How many keys the first fetch of a listing has, and how many the later ones have at most.
 const KEYS: (usize, usize) = (64, 8192);
 
-/// How many tuples the first chunk of a listing has, and how many the later ones have at most.
-const CHUNK: (usize, usize) = (8, 128);
+/// How many tuples the first page of a listing has, and how many the later ones have at most.
+const PAGE: (usize, usize) = (8, 128);
 
-/// A chunk ends with the tuple that brings it to so many bytes.
-const CHUNK_BYTES: usize = 4 << 20;
+/// A page ends with the tuple that brings it to this many bytes.
+const PAGE_BYTES: usize = 4 << 20;
 
-/// At most so many keys are looked at in one go where a filter lets few through.
+/// At most this many keys are examined for one page, where a filter matches few.
 const SCANNED: usize = 4096;
 
-/// How many threads one page of `list_threads` has.
-const THREADS: usize = 128;
-
 /// Thread, namespace and id.
-pub(crate) type Key = (Str, Str, Str);
-
-fn parts((thread_id, checkpoint_ns, checkpoint_id): &Key) -> (&str, &str, &str) {
-    (thread_id, checkpoint_ns, checkpoint_id)
-}
+type OwnedKey = (Str, Str, Str);
 
 /// Runs a query for at most one row and reads it.
 pub(crate) fn query_one<T>(
@@ -68,148 +62,150 @@ pub(crate) fn query_all<T>(
 pub(crate) fn get_tuple(
     config: &Config,
     open: &Open,
-    thread_id: &Str,
-    checkpoint_ns: &Str,
-    checkpoint_id: Option<&Str>,
+    target: &CheckpointConfig,
 ) -> Result<Option<CheckpointTuple>> {
-    open.snapshot(|open| {
-        tuple(config, open, thread_id, checkpoint_ns, checkpoint_id)
-            .map(|tuple| tuple.map(|(tuple, _)| tuple))
-    })
+    let (thread_id, checkpoint_ns) = (target.thread_id(), target.checkpoint_ns());
+    let found =
+        open.snapshot(|open| tuple(config, open, thread_id, checkpoint_ns, target.checkpoint_id()))?;
+    telemetry::bytes_read(BACKEND, found.as_ref().map_or(0, |(_, bytes)| *bytes));
+    Ok(found.map(|(tuple, _)| tuple))
 }
 
 /// Reads a checkpoint with its writes, and about how many bytes they have. Call it inside of a snapshot.
 fn tuple(
     config: &Config,
     open: &Open,
-    thread_id: &Str,
-    checkpoint_ns: &Str,
-    checkpoint_id: Option<&Str>,
+    thread_id: &str,
+    checkpoint_ns: &str,
+    checkpoint_id: Option<&str>,
 ) -> Result<Option<(CheckpointTuple, usize)>> {
     let read = |row: &Row<'_>| {
-        let id = row::text(row, 0)?;
+        let id = row::text(row, CheckpointColumns::CHECKPOINT_ID)?;
+        let key = CheckpointKey::new(thread_id, checkpoint_ns, &id);
         let decoded = || {
-            let parent = row::optional_text(row, 1)?;
-            let typed = row::typed(row, 2)?;
-            let size = typed.data.len();
-            let checkpoint = row::checkpoint(&config.codec, typed, (thread_id, checkpoint_ns, &id))?;
-            Ok((parent, checkpoint, row::metadata(row, 4)?, size))
+            let parent = row::optional_text(row, CheckpointColumns::PARENT_CHECKPOINT_ID)?;
+            let typed = row::typed(row, CheckpointColumns::TYPE)?;
+            let bytes = typed.data.len();
+            let checkpoint = row::checkpoint(&config.codec, typed, key)?;
+            Ok((parent, checkpoint, row::metadata(row, CheckpointColumns::METADATA)?, bytes))
         };
-        let (parent, checkpoint, metadata, size) =
-            decoded().map_err(|error| at_row(error, thread_id, checkpoint_ns, &id))?;
-        Ok((id, parent, checkpoint, metadata, size))
+        let (parent, checkpoint, metadata, bytes) = decoded().map_err(key.context())?;
+        Ok((id, parent, checkpoint, metadata, bytes))
     };
     let found = match checkpoint_id {
-        Some(id) => query_one(open, sql::SELECT_CHECKPOINT, (&**thread_id, &**checkpoint_ns, &**id), read),
-        None => query_one(open, sql::SELECT_LATEST_CHECKPOINT, (&**thread_id, &**checkpoint_ns), read),
+        Some(id) => query_one(open, sql::SELECT_CHECKPOINT, (thread_id, checkpoint_ns, id), read),
+        None => query_one(open, sql::SELECT_LATEST_CHECKPOINT, (thread_id, checkpoint_ns), read),
     };
-    let Some((id, parent, checkpoint, metadata, size)) = found? else { return Ok(None) };
-    let place = (&**thread_id, &**checkpoint_ns, &*id);
-    let writes = pending_writes(&config.codec, open, place, |_| true)?;
-    let stored = CheckpointConfig::new(thread_id.clone())
-        .with_checkpoint_ns(checkpoint_ns.clone())
-        .with_checkpoint_id(id.clone());
-    let size = writes.iter().fold(size, |size, write| {
-        size + match &write.value {
-            checkpoint_core::ChannelValue::Str(text) => text.len(),
-            value => value.as_blob().map_or(8, |blob| blob.data.len()),
-        }
+    let Some((id, parent, checkpoint, metadata, bytes)) = found? else { return Ok(None) };
+    let key = CheckpointKey::new(thread_id, checkpoint_ns, &id);
+    let writes = pending_writes(&config.codec, open, key, |_| true)?;
+    let bytes = writes.iter().fold(bytes, |bytes, write| {
+        bytes
+            + match &write.value {
+                ChannelValue::Str(text) => text.len(),
+                value => value.as_blob().map_or(8, |blob| blob.data.len()),
+            }
     });
-    Ok(Some((CheckpointTuple::new(stored, checkpoint, metadata, parent, writes), size)))
+    let stored = key.to_config();
+    Ok(Some((CheckpointTuple::new(stored, checkpoint, metadata, parent, writes), bytes)))
 }
 
 /// Reads the writes on one checkpoint to the channels that are wanted, in their order.
 fn pending_writes(
     codec: &ValueCodec,
     open: &Open,
-    place: (&str, &str, &str),
-    wanted: impl Fn(&str) -> bool,
+    key: CheckpointKey<'_>,
+    is_wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<PendingWrite>> {
-    let read = |row: &Row<'_>| {
-        if !wanted(&row::text(row, 3)?) {
-            return Ok(None);
-        }
-        row::write(codec, row, place).map(Some)
-    };
-    let mut writes = query_all(open, sql::select_writes(open.has_task_path()?), place, read)
-        .map_err(|error| at_row(error, place.0, place.1, place.2))?;
+    let read = |row: &Row<'_>| row::write(codec, row, key, &is_wanted);
+    let mut writes = query_all(open, sql::select_writes(open.has_task_path()?), key_columns(key), read)
+        .map_err(key.context())?;
     writes.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
     Ok(writes)
 }
 
-/// How far a listing has come.
+/// The cursor of a listing.
 #[derive(Debug)]
 pub(crate) struct Listing {
     query: ListQuery,
     /// How many tuples are still wanted.
     left: usize,
-    keys: VecDeque<Key>,
+    keys: VecDeque<OwnedKey>,
     /// The last key that was fetched.
-    cursor: Option<Key>,
+    cursor: Option<OwnedKey>,
     /// Whether all keys were fetched.
     exhausted: bool,
-    page: usize,
-    chunk: usize,
+    next_keys: usize,
+    next_tuples: usize,
 }
 
 impl Listing {
-    pub(crate) fn new(mut query: ListQuery) -> Self {
+    pub(crate) fn begin(mut query: ListQuery) -> Option<Self> {
         query.checkpoint_id = query.checkpoint_id.filter(|id| !id.is_empty());
         let left = query.limit.unwrap_or(usize::MAX);
-        Self {
+        let listing = Self {
             query,
             left,
             keys: VecDeque::new(),
             cursor: None,
             exhausted: false,
-            page: KEYS.0,
-            chunk: CHUNK.0,
-        }
+            next_keys: KEYS.0,
+            next_tuples: PAGE.0,
+        };
+        (left > 0).then_some(listing)
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.left == 0 || (self.exhausted && self.keys.is_empty())
     }
 
-    /// Reads the next chunk, all of it from one state of the file. It may be empty without the listing being over.
-    pub(crate) fn next_chunk(&mut self, config: &Config, open: &Open) -> (Vec<CheckpointTuple>, Result<()>) {
+    /// Reads the next page, all of it from one state of the file. It may be empty without being the last.
+    pub(crate) fn next_page(mut self, config: &Config, open: &Open) -> Result<Page<CheckpointTuple, Self>> {
         let mut tuples = Vec::new();
-        let outcome = open.snapshot(|open| self.fill(config, open, &mut tuples));
-        self.chunk = (self.chunk * 4).min(CHUNK.1);
-        (tuples, outcome)
+        match open.snapshot(|open| self.fill(config, open, &mut tuples)) {
+            // The tuples before a damaged row come first; the next page begins with it and fails.
+            Err(error) if tuples.is_empty() => return Err(error),
+            _ => {}
+        }
+        self.next_tuples = (self.next_tuples * 4).min(PAGE.1);
+        let next = if self.is_over() { None } else { Some(self) };
+        Ok((tuples, next))
     }
 
     fn fill(&mut self, config: &Config, open: &Open, tuples: &mut Vec<CheckpointTuple>) -> Result<()> {
         let (mut bytes, mut scanned) = (0, 0);
-        while tuples.len() < self.chunk && bytes < CHUNK_BYTES && scanned < SCANNED && !self.is_over() {
-            let Some(key) = self.keys.pop_front() else {
+        while tuples.len() < self.next_tuples && bytes < PAGE_BYTES && scanned < SCANNED && !self.is_over() {
+            let Some((thread_id, checkpoint_ns, checkpoint_id)) = self.keys.front() else {
                 self.fetch_keys(open)?;
                 continue;
             };
             scanned += 1;
-            let (thread_id, checkpoint_ns, checkpoint_id) = &key;
-            if !self.passes(open, &key)? {
-                continue;
-            }
-            // What was deleted since its key was fetched is no longer part of the listing.
-            if let Some((tuple, size)) = tuple(config, open, thread_id, checkpoint_ns, Some(checkpoint_id))? {
+            let key = CheckpointKey::new(thread_id, checkpoint_ns, checkpoint_id);
+            // A checkpoint that was deleted since its key was fetched is no longer part of the listing.
+            let found = if self.passes(open, key)? {
+                tuple(config, open, thread_id, checkpoint_ns, Some(checkpoint_id))?
+            } else {
+                None
+            };
+            if let Some((tuple, size)) = found {
                 tuples.push(tuple);
                 bytes += size;
                 self.left -= 1;
             }
+            self.keys.pop_front();
         }
+        telemetry::bytes_read(BACKEND, bytes);
         Ok(())
     }
 
-    fn passes(&self, open: &Open, key: &Key) -> Result<bool> {
+    fn passes(&self, open: &Open, key: CheckpointKey<'_>) -> Result<bool> {
         if self.query.filter.is_empty() {
             return Ok(true);
         }
         let matches =
             |row: &Row<'_>| Ok(self.query.filter.matches(&row::metadata(row, 0)?, FilterSemantics::Equality));
-        let place = parts(key);
-        let passes = query_one(open, sql::SELECT_METADATA, place, matches)
-            .map_err(|error| at_row(error, place.0, place.1, place.2))?;
+        let passes =
+            query_one(open, sql::SELECT_METADATA, key_columns(key), matches).map_err(key.context())?;
         Ok(passes.unwrap_or(false))
     }
 
@@ -223,7 +219,7 @@ impl Listing {
             after: self.cursor.is_some(),
         });
         // Without a filter no more keys are needed than tuples are wanted.
-        let count = if query.filter.is_empty() { self.page.min(self.left) } else { self.page };
+        let count = if query.filter.is_empty() { self.next_keys.min(self.left) } else { self.next_keys };
         let limit = i64::try_from(count).unwrap_or(i64::MAX);
         let one_namespace = query.thread_id.is_some() && query.checkpoint_ns.is_some();
         let mut parameters: Vec<(&str, &dyn ToSql)> = vec![(":count", &limit)];
@@ -250,18 +246,18 @@ impl Listing {
         self.exhausted = keys.len() < count;
         self.cursor = keys.last().cloned().or_else(|| self.cursor.take());
         self.keys.extend(keys);
-        // Where the index does not give the order, each page costs a scan of it: few pages are better.
-        self.page = (self.page * 8).min(KEYS.1);
+        // Where the index does not give the order, each fetch scans it: fewer fetches are better.
+        self.next_keys = (self.next_keys * 8).min(KEYS.1);
         Ok(())
     }
 }
 
 /// Reads one page of threads.
-pub(crate) fn list_threads(open: &Open, after: Option<&Str>, most: usize) -> Result<Vec<ThreadInfo>> {
+pub(crate) fn list_threads(open: &Open, after: Option<&Str>, count: usize) -> Result<Vec<ThreadInfo>> {
     open.snapshot(|open| {
         let mut page = Vec::new();
         let mut after = after.cloned();
-        while page.len() < most.min(THREADS) {
+        while page.len() < count {
             let first = |row: &Row<'_>| row::text(row, 0);
             let found = match &after {
                 None => query_one(open, sql::FIRST_THREAD, (), first),
@@ -293,7 +289,7 @@ pub(crate) fn namespaces(open: &Open, thread_id: &str) -> Result<Vec<Str>> {
     Ok(out)
 }
 
-/// Walks from the target's parent to the root, by primary key, within one state of the file.
+/// Walks from the parent of the target to the root, by primary key, within one state of the file.
 pub(crate) fn delta_history(
     config: &Config,
     open: &Open,
@@ -302,40 +298,31 @@ pub(crate) fn delta_history(
 ) -> Result<BTreeMap<Str, DeltaChannelHistory>> {
     let channels: Vec<&str> = channels.iter().map(|channel| &**channel).collect();
     let mut walk = HistoryWalk::new(&channels);
-    if walk.open().is_empty() {
+    if walk.unseeded().is_empty() {
         return Ok(walk.finish());
     }
-    let (thread_id, checkpoint_ns) = (&**target.thread_id(), &**target.checkpoint_ns());
+    let (thread_id, checkpoint_ns) = (target.thread_id(), target.checkpoint_ns());
     let codec = config.codec.strict();
     open.snapshot(|open| {
         let first = |row: &Row<'_>| row::optional_text(row, 0);
         let parent = match target.checkpoint_id() {
-            Some(id) => query_one(open, sql::SELECT_PARENT, (thread_id, checkpoint_ns, &**id), first),
+            Some(id) => query_one(open, sql::SELECT_PARENT, (thread_id, checkpoint_ns, id), first),
             None => query_one(open, sql::SELECT_LATEST_PARENT, (thread_id, checkpoint_ns), first),
         };
-        let mut next = parent?.flatten().filter(|id| !id.is_empty());
-        let mut seen = HashSet::new();
-        while let Some(id) = next.take() {
-            if walk.open().is_empty() || !seen.insert(id.clone()) {
-                break;
-            }
-            let place = (thread_id, checkpoint_ns, &*id);
+        walk.go_to(parent?.flatten());
+        while let Some(id) = walk.next().cloned() {
+            let key = CheckpointKey::new(thread_id, checkpoint_ns, &id);
+            let wanted = walk.unseeded();
             let read = |row: &Row<'_>| {
-                let read = || {
-                    let parent = row::optional_text(row, 1)?;
-                    let typed = row::open_checkpoint(&codec, row::typed(row, 2)?, place)?;
-                    let values =
-                        row::look(config, &typed, |reader, typed| reader.values(typed, walk.open()))?;
-                    Ok((parent, values))
-                };
-                read().map_err(|error| at_row(error, thread_id, checkpoint_ns, &id))
+                let parent = row::optional_text(row, CheckpointColumns::PARENT_CHECKPOINT_ID)?;
+                let typed = row::open_checkpoint(&codec, row, key)?;
+                Ok((parent, row::look(config, &typed, |reader, typed| reader.values(typed, &wanted))?))
             };
-            let Some((parent, values)) = query_one(open, sql::SELECT_CHECKPOINT, place, read)? else { break };
-            let wanted = walk.open().to_vec();
-            let writes = pending_writes(&codec, open, place, |channel| wanted.contains(&channel))?;
-            let mut values: BTreeMap<&str, _> = wanted.iter().copied().zip(values).collect();
-            walk.visit(&writes, |channel| values.remove(channel).flatten());
-            next = parent.filter(|id| !id.is_empty());
+            let found = query_one(open, sql::SELECT_CHECKPOINT, key_columns(key), read);
+            let Some((parent, values)) = found.map_err(key.context())? else { break };
+            let writes = pending_writes(&codec, open, key, |channel| wanted.contains(&channel))?;
+            let mut values: BTreeMap<Str, _> = wanted.into_iter().map(Str::from).zip(values).collect();
+            walk.visit(parent, &writes, |channel| values.remove(channel).flatten());
         }
         Ok(())
     })?;

@@ -1,11 +1,11 @@
 //! Decoding what stands in the tables.
 
 use bytes::Bytes;
-use checkpoint_core::cipher::{AssociatedData, ValueCodec};
+use checkpoint_core::backend::{CheckpointKey, ValueCodec};
 use checkpoint_core::delta::{CheckpointReader, MessagePackReader};
 use checkpoint_core::serde::document;
 use checkpoint_core::{
-    Checkpoint, CheckpointMetadata, Error, ErrorKind, PendingWrite, Result, Str, TypedBytes,
+    Checkpoint, CheckpointMetadata, Error, ErrorKind, PendingWrite, Result, Str, TypedBytes, opaque,
 };
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
@@ -66,26 +66,54 @@ pub(crate) fn typed(row: &Row<'_>, column: usize) -> Result<TypedBytes> {
     }
 }
 
-/// Opens and decodes a checkpoint; what must not be looked into, or does not open and is kept, stays one value.
+/// The columns of `sql::SELECT_CHECKPOINT` and `sql::SELECT_LATEST_CHECKPOINT`.
+pub(crate) struct CheckpointColumns;
+
+impl CheckpointColumns {
+    pub(crate) const CHECKPOINT_ID: usize = 0;
+    pub(crate) const PARENT_CHECKPOINT_ID: usize = 1;
+    /// The value is in the column after it.
+    pub(crate) const TYPE: usize = 2;
+    pub(crate) const METADATA: usize = 4;
+}
+
+/// The columns of `sql::select_writes`.
+struct WriteColumns;
+
+impl WriteColumns {
+    const TASK_ID: usize = 0;
+    const TASK_PATH: usize = 1;
+    const IDX: usize = 2;
+    const CHANNEL: usize = 3;
+    /// The value is in the column after it.
+    const TYPE: usize = 4;
+}
+
+/// A key as the parameters of a statement.
+pub(crate) fn key_columns(key: CheckpointKey<'_>) -> (&str, &str, &str) {
+    (key.thread_id, key.checkpoint_ns, key.checkpoint_id)
+}
+
+/// Decrypts and decodes a checkpoint. It stays one value if it must not be decoded, or if it does not decrypt and is kept.
 pub(crate) fn checkpoint(
     codec: &ValueCodec,
     typed: TypedBytes,
-    (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
+    key: CheckpointKey<'_>,
 ) -> Result<Checkpoint> {
-    let typed = open_checkpoint(codec, typed, (thread_id, checkpoint_ns, checkpoint_id))?;
+    let typed = codec.open(typed, &key.checkpoint_data())?;
     if codec.opaque_values || typed.is_sealed() {
-        return Ok(Checkpoint::opaque(checkpoint_id, typed));
+        return Ok(opaque::checkpoint(key.checkpoint_id, typed));
     }
     document::decode_checkpoint(&typed.readable()?)
 }
 
-/// Opens a checkpoint.
+/// Decrypts a checkpoint from the columns of [`CheckpointColumns`].
 pub(crate) fn open_checkpoint(
     codec: &ValueCodec,
-    typed: TypedBytes,
-    (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
+    row: &Row<'_>,
+    key: CheckpointKey<'_>,
 ) -> Result<TypedBytes> {
-    codec.open(typed, &AssociatedData::Checkpoint { thread_id, checkpoint_ns, checkpoint_id })
+    codec.open(typed(row, CheckpointColumns::TYPE)?, &key.checkpoint_data())
 }
 
 /// Looks into an opened checkpoint: with the reader that the builder was given, or as LangGraph's MessagePack.
@@ -111,24 +139,21 @@ pub(crate) fn look<T>(
     }
 }
 
-/// Opens and decodes a write from the columns of `sql::select_writes`.
+/// Decrypts and decodes a write from the columns of [`WriteColumns`], if its channel is wanted.
 pub(crate) fn write(
     codec: &ValueCodec,
     row: &Row<'_>,
-    (thread_id, checkpoint_ns, checkpoint_id): (&str, &str, &str),
-) -> Result<PendingWrite> {
-    let task_id = text(row, 0)?;
-    let task_path = optional_text(row, 1)?.unwrap_or_default();
-    let idx: i32 = row.get(2).or_convert()?;
-    let channel = text(row, 3)?;
-    let place = AssociatedData::Write {
-        thread_id,
-        checkpoint_ns,
-        checkpoint_id,
-        task_id: &task_id,
-        idx,
-        channel: &channel,
-    };
-    let value = codec.open_value(typed(row, 4)?, &place)?;
-    Ok(PendingWrite::new(task_id, channel, value).stored_at(task_path, idx))
+    key: CheckpointKey<'_>,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<Option<PendingWrite>> {
+    let channel = text(row, WriteColumns::CHANNEL)?;
+    if !is_wanted(&channel) {
+        return Ok(None);
+    }
+    let task_id = text(row, WriteColumns::TASK_ID)?;
+    let task_path = optional_text(row, WriteColumns::TASK_PATH)?.unwrap_or_default();
+    let idx: i32 = row.get(WriteColumns::IDX).or_convert()?;
+    let typed = typed(row, WriteColumns::TYPE)?;
+    let value = codec.open_value(typed, &key.write_data(&task_id, idx, &channel))?;
+    Ok(Some(PendingWrite::new(task_id, channel, value).stored_at(task_path, idx)))
 }

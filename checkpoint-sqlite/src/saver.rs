@@ -4,23 +4,21 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use checkpoint_core::cipher::AssociatedData;
-use checkpoint_core::serde::document;
+use checkpoint_core::backend::{Operation, PreparedWrites, pages, thread_pages};
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics, ListQuery,
-    PruneStrategy, Result, ResultExt, SaverCapabilities, Str, ThreadInfo, ThreadQuery, TypedBytes,
-    async_trait, id, index_writes,
+    PruneStrategy, PutOptions, Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
 };
-use futures_util::stream::{self, StreamExt};
-use tracing::{Instrument, debug_span, instrument};
 
 use crate::SqliteSaverBuilder;
-use crate::connection::read_only;
 use crate::error::BACKEND;
 use crate::read::{self, Listing};
 use crate::worker::Workers;
-use crate::write::{self, CheckpointRow, WriteRows};
+use crate::write::{self, CheckpointRow};
+
+/// How many threads one page of `list_threads` has.
+const THREADS_PAGE: usize = 128;
 
 /// Keeps checkpoints in a SQLite file, in the tables of LangGraph's Python. Clones share their connections.
 ///
@@ -39,100 +37,6 @@ impl SqliteSaver {
     pub(crate) fn from_workers(workers: Workers) -> Self {
         Self { workers: Arc::new(workers) }
     }
-
-    fn check_writable(&self) -> Result<()> {
-        let config = self.workers.config();
-        if config.read_only { Err(read_only().with("path", config.path.display())) } else { Ok(()) }
-    }
-
-    fn checkpoint_row(
-        &self,
-        config: &CheckpointConfig,
-        checkpoint: &Checkpoint,
-        metadata: &CheckpointMetadata,
-    ) -> Result<CheckpointRow> {
-        id::validate(&checkpoint.id)?;
-        let place = AssociatedData::Checkpoint {
-            thread_id: config.thread_id(),
-            checkpoint_ns: config.checkpoint_ns(),
-            checkpoint_id: &checkpoint.id,
-        };
-        let codec = &self.workers.config().codec;
-        let typed = match checkpoint.as_opaque() {
-            Some(value) if codec.opaque_values => {
-                if !checkpoint.channel_values.is_empty() || !checkpoint.channel_versions.is_empty() {
-                    return Err(Error::invalid_argument(
-                        "the checkpoint is one value of another serializer, and has channels besides; put them into \
-                         that value",
-                    ));
-                }
-                value.clone()
-            }
-            _ => TypedBytes::msgpack(document::encode_checkpoint(checkpoint)?),
-        };
-        Ok(CheckpointRow {
-            thread_id: config.thread_id().clone(),
-            checkpoint_ns: config.checkpoint_ns().clone(),
-            checkpoint_id: checkpoint.id.clone(),
-            parent_checkpoint_id: config.checkpoint_id().cloned(),
-            typed: codec.seal(typed, &place)?,
-            metadata: metadata.merged(config).to_json()?,
-        })
-    }
-
-    fn write_rows(
-        &self,
-        config: &CheckpointConfig,
-        writes: &[(Str, ChannelValue)],
-        task_id: &str,
-        task_path: &str,
-    ) -> Result<WriteRows> {
-        let checkpoint_id = config.require_checkpoint_id()?;
-        id::validate(checkpoint_id)?;
-        let (indexes, replace) = index_writes(writes)?;
-        let row = |(idx, (channel, value)): (i32, &(Str, ChannelValue))| {
-            let place = AssociatedData::Write {
-                thread_id: config.thread_id(),
-                checkpoint_ns: config.checkpoint_ns(),
-                checkpoint_id,
-                task_id,
-                idx,
-                channel,
-            };
-            let typed = self.workers.config().codec.seal_value(value, &place)?;
-            Ok((idx, channel.clone(), typed))
-        };
-        Ok(WriteRows {
-            thread_id: config.thread_id().clone(),
-            checkpoint_ns: config.checkpoint_ns().clone(),
-            checkpoint_id: checkpoint_id.clone(),
-            task_id: task_id.into(),
-            task_path: task_path.into(),
-            replace,
-            rows: indexes.into_iter().zip(writes).map(row).collect::<Result<_>>()?,
-        })
-    }
-
-    async fn store_checkpoint(&self, row: Result<CheckpointRow>) -> Result<()> {
-        let row = row?;
-        let bytes = row.check_size()?;
-        self.workers.write(bytes, Box::new(move |_, open| row.store(open))).await
-    }
-
-    async fn store_writes(&self, rows: Result<WriteRows>) -> Result<()> {
-        let rows = rows?;
-        if rows.rows.is_empty() {
-            return Ok(());
-        }
-        let bytes = rows.check_size()?;
-        self.workers.write(bytes, Box::new(move |_, open| rows.store(open))).await
-    }
-
-    async fn remove_thread(&self, thread_id: &str) -> Result<()> {
-        let thread_id = Str::from(thread_id);
-        let bytes = thread_id.len();
-        self.workers.write(bytes, Box::new(move |_, open| write::delete_thread(open, &thread_id))).await
-    }
 }
 
 #[async_trait]
@@ -145,94 +49,56 @@ impl BaseCheckpointSaver for SqliteSaver {
         SaverCapabilities::all(FilterSemantics::Equality)
     }
 
-    #[instrument(level = "debug", skip_all, fields(db.system = BACKEND))]
     async fn setup(&self) -> Result<()> {
-        self.workers.set_up().await.at(BACKEND, "setup")
+        self.workers.calls.run(Operation::setup(), self.workers.set_up()).await
     }
 
-    #[instrument(level = "debug", skip_all, fields(
-        db.system = BACKEND, thread_id = %config.thread_id(), checkpoint_ns = %config.checkpoint_ns(),
-        checkpoint_id = config.checkpoint_id().map(|id| &**id)
-    ))]
     async fn get_tuple(&self, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
-        let (thread_id, checkpoint_ns) = (config.thread_id().clone(), config.checkpoint_ns().clone());
-        let checkpoint_id = config.checkpoint_id().cloned();
-        self.workers
-            .read(move |config, open| {
-                read::get_tuple(config, open, &thread_id, &checkpoint_ns, checkpoint_id.as_ref())
-            })
-            .await
-            .at(BACKEND, "get_tuple")
+        let target = config.without_metadata();
+        let read = self.workers.read(move |config, open| read::get_tuple(config, open, &target));
+        self.workers.calls.run(Operation::get_tuple(config), read).await
     }
 
     fn list(&self, query: ListQuery) -> BoxStream<'static, Result<CheckpointTuple>> {
-        let chunks = stream::unfold(Some((self.clone(), Listing::new(query))), |state| async move {
-            let (saver, mut listing) = state.filter(|(_, listing)| !listing.is_over())?;
-            let chunk = saver
-                .workers
-                .read(move |config, open| {
-                    let (tuples, outcome) = listing.next_chunk(config, open);
-                    Ok((listing, tuples, outcome))
-                })
-                .instrument(debug_span!("list", db.system = BACKEND))
-                .await;
-            let (rest, tuples, outcome) = match chunk {
-                Ok((listing, tuples, Ok(()))) => (Some((saver, listing)), tuples, None),
-                Ok((_, tuples, Err(error))) => (None, tuples, Some(error)),
-                Err(error) => (None, Vec::new(), Some(error)),
-            };
-            let error = outcome.map(|error: Error| Err(error.at(BACKEND, "list")));
-            Some((stream::iter(tuples.into_iter().map(Ok).chain(error)), rest))
-        });
-        chunks.flatten().boxed()
+        let workers = Arc::clone(&self.workers);
+        pages(Listing::begin(query), move |listing| {
+            let workers = Arc::clone(&workers);
+            async move {
+                let read = workers.read(move |config, open| listing.next_page(config, open));
+                workers.calls.run(Operation::list(), read).await
+            }
+        })
     }
 
     fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>> {
-        let left = query.limit.unwrap_or(usize::MAX);
-        let pages = stream::unfold(Some((self.clone(), query.after, left)), |state| async move {
-            let (saver, after, left) = state.filter(|(_, _, left)| *left > 0)?;
-            let page = saver
-                .workers
-                .read(move |_, open| read::list_threads(open, after.as_ref(), left))
-                .instrument(debug_span!("list_threads", db.system = BACKEND))
-                .await
-                .at(BACKEND, "list_threads");
-            let (threads, rest): (Vec<_>, _) = match page {
-                Ok(page) => {
-                    let last = page.last().map(|info| info.thread_id.clone())?;
-                    let left = left.saturating_sub(page.len());
-                    (page.into_iter().map(Ok).collect(), Some((saver, Some(last), left)))
-                }
-                Err(error) => (vec![Err(error)], None),
-            };
-            Some((stream::iter(threads), rest))
-        });
-        pages.flatten().boxed()
+        let workers = Arc::clone(&self.workers);
+        thread_pages(query, THREADS_PAGE, move |after, count| {
+            let workers = Arc::clone(&workers);
+            async move {
+                let read = workers.read(move |_, open| read::list_threads(open, after.as_ref(), count));
+                workers.calls.run(Operation::list_threads(), read).await
+            }
+        })
     }
 
-    #[instrument(level = "debug", skip_all, fields(
-        db.system = BACKEND, thread_id = %config.thread_id(), checkpoint_ns = %config.checkpoint_ns(),
-        checkpoint_id = %checkpoint.id
-    ))]
-    async fn put(
+    async fn put_with(
         &self,
         config: &CheckpointConfig,
         checkpoint: &Checkpoint,
         metadata: &CheckpointMetadata,
         _new_versions: &ChannelVersions,
+        options: &PutOptions,
     ) -> Result<CheckpointConfig> {
-        self.check_writable().at(BACKEND, "put")?;
-        let row = self.checkpoint_row(config, checkpoint, metadata);
-        self.store_checkpoint(row).await.at(BACKEND, "put")?;
-        Ok(CheckpointConfig::new(config.thread_id().clone())
-            .with_checkpoint_ns(config.checkpoint_ns().clone())
-            .with_checkpoint_id(checkpoint.id.clone()))
+        let put = async {
+            let codec = &self.workers.to_write()?.codec;
+            let row = CheckpointRow::new(codec, config, checkpoint, metadata, options)?;
+            let bytes = row.check_size()?;
+            self.workers.write(bytes, Box::new(move |_, open| row.store(open))).await?;
+            Ok(config.for_checkpoint(checkpoint.id.clone()))
+        };
+        self.workers.calls.run(Operation::put(config, &checkpoint.id), put).await
     }
 
-    #[instrument(level = "debug", skip_all, fields(
-        db.system = BACKEND, thread_id = %config.thread_id(), checkpoint_ns = %config.checkpoint_ns(),
-        checkpoint_id = config.checkpoint_id().map(|id| &**id), task_id
-    ))]
     async fn put_writes(
         &self,
         config: &CheckpointConfig,
@@ -240,76 +106,83 @@ impl BaseCheckpointSaver for SqliteSaver {
         task_id: &str,
         task_path: &str,
     ) -> Result<()> {
-        self.check_writable().at(BACKEND, "put_writes")?;
-        let rows = self.write_rows(config, writes, task_id, task_path);
-        self.store_writes(rows).await.at(BACKEND, "put_writes")
+        let put_writes = async {
+            let codec = &self.workers.to_write()?.codec;
+            let writes = PreparedWrites::new(codec, config, writes, task_id, task_path)?;
+            if writes.rows.is_empty() {
+                return Ok(());
+            }
+            let bytes = write::check_writes(&writes)?;
+            self.workers.write(bytes, Box::new(move |_, open| write::store_writes(open, &writes))).await
+        };
+        self.workers.calls.run(Operation::put_writes(config, task_id), put_writes).await
     }
 
-    #[instrument(level = "debug", skip_all, fields(db.system = BACKEND, thread_id))]
     async fn delete_thread(&self, thread_id: &str) -> Result<()> {
-        self.check_writable().at(BACKEND, "delete_thread")?;
-        self.remove_thread(thread_id).await.at(BACKEND, "delete_thread")
+        let delete = async {
+            self.workers.to_write()?;
+            self.workers.delete_thread(thread_id).await
+        };
+        self.workers.calls.run(Operation::delete_thread(thread_id), delete).await
     }
 
-    #[instrument(level = "debug", skip_all, fields(
-        db.system = BACKEND, thread_id = %config.thread_id(), checkpoint_ns = %config.checkpoint_ns(),
-        checkpoint_id = config.checkpoint_id().map(|id| &**id)
-    ))]
     async fn get_delta_channel_history(
         &self,
         config: &CheckpointConfig,
         channels: &[&str],
     ) -> Result<BTreeMap<Str, DeltaChannelHistory>> {
-        let target = config.clone();
+        let target = config.without_metadata();
         let channels: Vec<Str> = channels.iter().map(|channel| Str::from(*channel)).collect();
-        self.workers
-            .read(move |config, open| read::delta_history(config, open, &target, &channels))
-            .await
-            .at(BACKEND, "get_delta_channel_history")
+        let read =
+            self.workers.read(move |config, open| read::delta_history(config, open, &target, &channels));
+        self.workers.calls.run(Operation::get_delta_channel_history(config), read).await
     }
 
-    #[instrument(level = "debug", skip_all, fields(db.system = BACKEND))]
     async fn delete_for_runs(&self, run_ids: &[&str]) -> Result<()> {
-        self.check_writable().at(BACKEND, "delete_for_runs")?;
-        if run_ids.is_empty() {
-            return Ok(());
-        }
-        let run_ids: Vec<String> = run_ids.iter().map(|run_id| (*run_id).to_owned()).collect();
-        self.workers
-            .write_alone(Box::new(move |_, open| write::delete_for_runs(open, &run_ids)))
-            .await
-            .at(BACKEND, "delete_for_runs")
+        let delete = async {
+            self.workers.to_write()?;
+            if run_ids.is_empty() {
+                return Ok(());
+            }
+            let run_ids: Vec<String> = run_ids.iter().map(|run_id| (*run_id).to_owned()).collect();
+            self.workers.write_alone(Box::new(move |_, open| write::delete_for_runs(open, &run_ids))).await
+        };
+        self.workers.calls.run(Operation::delete_for_runs(run_ids), delete).await
     }
 
-    #[instrument(level = "debug", skip_all, fields(db.system = BACKEND, source_thread_id, target_thread_id))]
     async fn copy_thread(&self, source_thread_id: &str, target_thread_id: &str) -> Result<()> {
-        self.check_writable().at(BACKEND, "copy_thread")?;
-        if source_thread_id == target_thread_id {
-            return Ok(());
-        }
-        let (source, target) = (Str::from(source_thread_id), Str::from(target_thread_id));
-        self.workers
-            .write_alone(Box::new(move |config, open| write::copy_thread(config, open, &source, &target)))
-            .await
-            .at(BACKEND, "copy_thread")
+        let copy = async {
+            self.workers.to_write()?;
+            if source_thread_id == target_thread_id {
+                return Ok(());
+            }
+            let (source, target) = (Str::from(source_thread_id), Str::from(target_thread_id));
+            let change = move |config: &_, open: &_| write::copy_thread(config, open, &source, &target);
+            self.workers.write_alone(Box::new(change)).await
+        };
+        self.workers.calls.run(Operation::copy_thread(source_thread_id, target_thread_id), copy).await
     }
 
-    #[instrument(level = "debug", skip_all, fields(db.system = BACKEND))]
     async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
-        self.check_writable().at(BACKEND, "prune")?;
-        for thread_id in thread_ids {
-            let pruned = match strategy {
-                PruneStrategy::Delete => self.remove_thread(thread_id).await,
-                PruneStrategy::KeepLatest => {
-                    let thread_id = Str::from(*thread_id);
-                    let change =
-                        Box::new(move |config: &_, open: &_| write::keep_latest(config, open, &thread_id));
-                    self.workers.write_alone(change).await
+        let prune = async {
+            self.workers.to_write()?;
+            for thread_id in thread_ids {
+                match strategy {
+                    PruneStrategy::Delete => self.workers.delete_thread(thread_id).await?,
+                    PruneStrategy::KeepLatest => {
+                        let thread_id = Str::from(*thread_id);
+                        let change = move |config: &_, open: &_| write::keep_latest(config, open, &thread_id);
+                        self.workers.write_alone(Box::new(change)).await?;
+                    }
+                    _ => return Err(Error::unsupported(BACKEND, "prune")),
                 }
-                _ => Err(Error::unsupported(BACKEND, "prune")),
-            };
-            pruned.at(BACKEND, "prune")?;
-        }
-        Ok(())
+            }
+            Ok(())
+        };
+        self.workers.calls.run(Operation::prune(thread_ids), prune).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.workers.calls.close(self.workers.close()).await
     }
 }

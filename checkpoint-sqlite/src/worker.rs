@@ -7,16 +7,18 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
-use checkpoint_core::{Error, ErrorKind, Result};
+use checkpoint_core::backend::{Calls, telemetry};
+use checkpoint_core::{Error, ErrorKind, Result, Str};
 use crossbeam_channel::{Receiver, Sender};
 use futures_channel::oneshot;
+use futures_util::FutureExt;
+use futures_util::future::Shared;
 
 use crate::connection::{Config, Open, Slot};
-use crate::error::{self, is_busy, spoils_connection};
-use crate::{schema, sql};
+use crate::error::{BACKEND, is_busy, spoils_connection};
+use crate::{schema, sql, write};
 
 /// At most this many writes are committed together.
 const BATCH_JOBS: usize = 256;
@@ -42,8 +44,9 @@ enum Order {
     Write(Write),
 }
 
-/// The handle on the threads. They start with the first call and end when it is dropped.
+/// The handle on the threads. They start with the first call, and end when it is closed or dropped.
 pub(crate) struct Workers {
+    pub(crate) calls: Calls,
     config: Arc<Config>,
     queues: Mutex<Queues>,
 }
@@ -54,7 +57,8 @@ struct Queues {
     process: u32,
     writer: Option<Sender<Order>>,
     readers: Option<Sender<Read>>,
-    threads: Vec<JoinHandle<()>>,
+    /// Ready when their thread has ended.
+    ended: Vec<Shared<oneshot::Receiver<()>>>,
 }
 
 impl fmt::Debug for Workers {
@@ -65,11 +69,12 @@ impl fmt::Debug for Workers {
 
 impl Workers {
     pub(crate) fn new(config: Config) -> Self {
-        Self { config: Arc::new(config), queues: Mutex::default() }
+        Self { calls: Calls::new(BACKEND, BACKEND), config: Arc::new(config), queues: Mutex::default() }
     }
 
-    pub(crate) fn config(&self) -> &Arc<Config> {
-        &self.config
+    /// The configuration, unless it forbids to write.
+    pub(crate) fn to_write(&self) -> Result<&Config> {
+        self.config.check_writable().map(|()| &*self.config)
     }
 
     /// Runs a read on the next reader that is free.
@@ -91,6 +96,7 @@ impl Workers {
 
     /// Commits a change together with others that wait.
     pub(crate) async fn write(&self, bytes: usize, change: Change) -> Result<()> {
+        telemetry::bytes_written(BACKEND, bytes);
         self.order(|done| Order::Write(Write { change, bytes: Some(bytes), queued: Instant::now(), done }))
             .await
     }
@@ -98,6 +104,13 @@ impl Workers {
     /// Commits a change in a transaction of its own.
     pub(crate) async fn write_alone(&self, change: Change) -> Result<()> {
         self.order(|done| Order::Write(Write { change, bytes: None, queued: Instant::now(), done })).await
+    }
+
+    /// Deletes a thread together with other changes that wait.
+    pub(crate) async fn delete_thread(&self, thread_id: &str) -> Result<()> {
+        let thread_id = Str::from(thread_id);
+        let change = move |_: &Config, open: &Open| write::delete_thread(open, &thread_id);
+        self.write(0, Box::new(change)).await
     }
 
     pub(crate) async fn set_up(&self) -> Result<()> {
@@ -118,8 +131,7 @@ impl Workers {
         }
         let (sender, receiver) = crossbeam_channel::unbounded();
         let config = Arc::clone(&self.config);
-        let thread = spawn("checkpoint-sqlite-writer", move || serve_writes(config, receiver))?;
-        queues.threads.push(thread);
+        queues.ended.push(spawn("checkpoint-sqlite-writer", move || serve_writes(config, receiver))?);
         Ok(queues.writer.insert(sender).clone())
     }
 
@@ -136,30 +148,26 @@ impl Workers {
             match thread {
                 // Fewer readers do as well.
                 Err(_) if started > 0 => break,
-                other => queues.threads.push(other?),
+                other => queues.ended.push(other?),
             }
         }
         Ok(queues.readers.insert(sender).clone())
     }
-}
 
-/// Waits until the threads have done what was begun and have closed the file: with the last connection SQLite folds
-/// its log into the database, which can then be copied as one file.
-impl Drop for Workers {
-    fn drop(&mut self) {
-        let queues = self.queues.get_mut().unwrap_or_else(PoisonError::into_inner);
-        (queues.writer, queues.readers) = (None, None);
-        let here = std::thread::current().id();
-        let in_a_worker = queues.threads.iter().any(|thread| thread.thread().id() == here);
-        // A thread cannot wait for itself (the last handle may go with a call that it answered), and the threads of a
-        // process are not those of its fork.
-        if in_a_worker || queues.check_process().is_err() {
-            return;
+    /// Ends the threads and waits until they have closed the file: with its last connection SQLite folds the log into the
+    /// database, which can then be copied as one file.
+    pub(crate) async fn close(&self) -> Result<()> {
+        let ended = {
+            let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+            (queues.writer, queues.readers) = (None, None);
+            // The threads of a process are not those of its fork.
+            if queues.check_process().is_ok() { queues.ended.clone() } else { Vec::new() }
+        };
+        for thread in ended {
+            // Its sender is dropped with the thread.
+            let _ = thread.await;
         }
-        for thread in queues.threads.drain(..) {
-            // A fault has been answered already.
-            let _ = thread.join();
-        }
+        Ok(())
     }
 }
 
@@ -179,10 +187,18 @@ impl Queues {
     }
 }
 
-fn spawn(name: &str, serve: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+/// Starts a thread; what it returns is ready when the thread has ended.
+fn spawn(name: &str, serve: impl FnOnce() + Send + 'static) -> Result<Shared<oneshot::Receiver<()>>> {
+    let (running, ended) = oneshot::channel();
+    let serve = move || {
+        let _running = running;
+        serve();
+    };
     std::thread::Builder::new().name(name.to_owned()).spawn(serve).map_err(|source| {
-        Error::new(ErrorKind::Unavailable, "the system gave no thread for the database").with_source(source)
-    })
+        Error::new(ErrorKind::Unavailable, "the system could not start a thread for the database")
+            .with_source(source)
+    })?;
+    Ok(ended.shared())
 }
 
 fn lost() -> Error {
@@ -250,15 +266,14 @@ impl Inbox {
 
     /// Tells those who have waited as long as they may that the lock could not be had. Without this each would wait
     /// for the whole time once more after those before it.
-    fn give_up(&mut self, error: Error, config: &Config) {
+    fn give_up(&mut self, error: &Arc<Error>, config: &Config) {
         while let Ok(order) = self.orders.try_recv() {
             self.waiting.push_back(order);
         }
-        let mut copy = error::share(error, &config.path);
         for order in std::mem::take(&mut self.waiting) {
             match order {
                 Order::Write(write) if write.queued.elapsed() >= config.busy_timeout => {
-                    let _ = write.done.send(Err(copy()));
+                    let _ = write.done.send(Err(Error::share(error)));
                 }
                 other => self.waiting.push_back(other),
             }
@@ -298,9 +313,9 @@ fn commit_with_those_waiting(slot: &mut Slot, first: Write, inbox: &mut Inbox) {
     }
     if let Err(error) = slot.run(Open::begin_immediate) {
         if is_busy(&error) {
-            let mut copy = error::share(error, &slot.config().path);
-            let _ = first.done.send(Err(copy()));
-            inbox.give_up(copy(), slot.config());
+            let error = Arc::new(error);
+            let _ = first.done.send(Err(Error::share(&error)));
+            inbox.give_up(&error, slot.config());
         } else {
             let _ = first.done.send(Err(error));
         }
@@ -349,9 +364,9 @@ fn commit(slot: &mut Slot, batch: Vec<Write>) -> Vec<Write> {
         Ok(()) => done.into_iter().for_each(|write| drop(write.done.send(Ok(())))),
         Err(error) => {
             spoiled |= spoils_connection(&error);
-            let mut copy = error::share(error, &slot.config().path);
+            let error = Arc::new(error.with("path", slot.config().path.display()));
             for write in done {
-                let _ = write.done.send(Err(copy()));
+                let _ = write.done.send(Err(Error::share(&error)));
             }
         }
     }
@@ -386,7 +401,7 @@ mod tests {
     fn workers(directory: &tempfile::TempDir, synchronous: Synchronous) -> Workers {
         Workers::new(Config {
             path: directory.path().join("agent.db"),
-            codec: checkpoint_core::cipher::ValueCodec::default(),
+            codec: checkpoint_core::backend::ValueCodec::default(),
             reader: None,
             busy_timeout: std::time::Duration::from_secs(5),
             synchronous,
@@ -410,12 +425,12 @@ mod tests {
 
     /// Has changes committed in one batch, and tells which succeeded.
     async fn commit_together<const N: usize>(workers: &Workers, changes: [Change; N]) -> Vec<bool> {
-        let other = rusqlite::Connection::open(&workers.config().path).unwrap();
+        let other = rusqlite::Connection::open(&workers.config.path).unwrap();
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
         let mut writes = changes.map(|change| Box::pin(workers.write(0, change)));
         for write in &mut writes {
             // The first poll puts it into the queue, where it meets the others.
-            assert!(futures_util::FutureExt::now_or_never(write).is_none());
+            assert!(FutureExt::now_or_never(write).is_none());
         }
         other.execute_batch("COMMIT").unwrap();
         futures_util::future::join_all(writes).await.iter().map(Result::is_ok).collect()
@@ -501,16 +516,22 @@ mod tests {
 
     #[tokio::test]
     async fn the_threads_end_with_the_last_handle() {
-        let directory = tempfile::tempdir().unwrap();
-        let workers = workers(&directory, Synchronous::Full);
-        workers.set_up().await.unwrap();
-        assert!(threads(&workers).await.is_empty());
-        let config = Arc::downgrade(workers.config());
-        drop(workers);
-        while config.strong_count() > 0 {
-            std::thread::yield_now();
+        for closes in [true, false] {
+            let directory = tempfile::tempdir().unwrap();
+            let workers = workers(&directory, Synchronous::Full);
+            workers.set_up().await.unwrap();
+            assert!(threads(&workers).await.is_empty());
+            let config = Arc::downgrade(&workers.config);
+            if closes {
+                workers.close().await.unwrap();
+                assert_eq!(config.strong_count(), 1, "close waits for the threads");
+                workers.close().await.unwrap();
+            }
+            drop(workers);
+            while config.strong_count() > 0 {
+                std::thread::yield_now();
+            }
         }
-        assert!(config.upgrade().is_none());
     }
 
     #[tokio::test]

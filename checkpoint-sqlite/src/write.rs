@@ -2,15 +2,20 @@
 
 use std::collections::HashSet;
 
-use checkpoint_core::cipher::AssociatedData;
+use checkpoint_core::backend::{CheckpointKey, PreparedWrites, ValueCodec, WriteRow};
 use checkpoint_core::delta::{self, CheckpointReader, CheckpointSummary};
-use checkpoint_core::{Error, Result, Str, TypedBytes};
+use checkpoint_core::serde::document;
+use checkpoint_core::{
+    Checkpoint, CheckpointConfig, CheckpointMetadata, Error, ErrorKind, PutOptions, Result, Str, TypedBytes,
+    id, opaque,
+};
 use rusqlite::Row;
 
 use crate::connection::{Config, Open};
-use crate::error::at_row;
+use crate::error::OrConvert;
 use crate::read::{namespaces, query_all, query_one};
-use crate::{row, sql};
+use crate::row::{self, CheckpointColumns, key_columns};
+use crate::sql;
 
 /// SQLite's limit for one row.
 const MOST_BYTES: usize = 1_000_000_000;
@@ -30,18 +35,53 @@ pub(crate) fn check_size(parts: &[usize]) -> Result<usize> {
     Ok(bytes)
 }
 
-/// A row of `checkpoints`, sealed already.
+/// A row of `checkpoints`, checked and encrypted.
 #[derive(Debug)]
 pub(crate) struct CheckpointRow {
-    pub(crate) thread_id: Str,
-    pub(crate) checkpoint_ns: Str,
-    pub(crate) checkpoint_id: Str,
-    pub(crate) parent_checkpoint_id: Option<Str>,
-    pub(crate) typed: TypedBytes,
-    pub(crate) metadata: String,
+    thread_id: Str,
+    checkpoint_ns: Str,
+    checkpoint_id: Str,
+    parent_checkpoint_id: Option<Str>,
+    typed: TypedBytes,
+    metadata: String,
 }
 
 impl CheckpointRow {
+    pub(crate) fn new(
+        codec: &ValueCodec,
+        config: &CheckpointConfig,
+        checkpoint: &Checkpoint,
+        metadata: &CheckpointMetadata,
+        options: &PutOptions,
+    ) -> Result<Self> {
+        id::validate(&checkpoint.id)?;
+        if let Some(channel) = options.unchanged.first() {
+            let message = "checkpoints are stored whole here; give the values of unchanged channels, too";
+            return Err(Error::new(ErrorKind::Unsupported, message).with("channel", channel));
+        }
+        let typed = match opaque::value(checkpoint) {
+            Some(value) if codec.opaque_values => {
+                if !checkpoint.channel_values.is_empty() || !checkpoint.channel_versions.is_empty() {
+                    return Err(Error::invalid_argument(
+                        "the checkpoint is one value of another serializer, and has channels besides; put them into \
+                         that value",
+                    ));
+                }
+                value.clone()
+            }
+            _ => TypedBytes::msgpack(document::encode_checkpoint(checkpoint)?),
+        };
+        let key = CheckpointKey::new(config.thread_id(), config.checkpoint_ns(), &checkpoint.id);
+        Ok(Self {
+            thread_id: config.thread_id().into(),
+            checkpoint_ns: config.checkpoint_ns().into(),
+            checkpoint_id: checkpoint.id.clone(),
+            parent_checkpoint_id: config.checkpoint_id().map(Str::from),
+            typed: codec.seal(typed, &key.checkpoint_data())?,
+            metadata: metadata.merged(config).to_json()?,
+        })
+    }
+
     pub(crate) fn check_size(&self) -> Result<usize> {
         check_size(&[
             self.thread_id.len(),
@@ -68,52 +108,36 @@ impl CheckpointRow {
     }
 }
 
-/// The rows of one `put_writes`, sealed already.
-#[derive(Debug)]
-pub(crate) struct WriteRows {
-    pub(crate) thread_id: Str,
-    pub(crate) checkpoint_ns: Str,
-    pub(crate) checkpoint_id: Str,
-    pub(crate) task_id: Str,
-    pub(crate) task_path: Str,
-    pub(crate) replace: bool,
-    /// Index, channel, value.
-    pub(crate) rows: Vec<(i32, Str, TypedBytes)>,
+/// Refuses writes of which SQLite could not hold one, and returns how many bytes they have.
+pub(crate) fn check_writes(writes: &PreparedWrites) -> Result<usize> {
+    let PreparedWrites { thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, .. } = writes;
+    let ids: usize =
+        [thread_id, checkpoint_ns, checkpoint_id, task_id, task_path].map(|id| id.len()).iter().sum();
+    let sizes = writes
+        .rows
+        .iter()
+        .map(|row| check_size(&[ids, row.channel.len(), row.value.tag.len(), row.value.data.len()]));
+    sizes.sum()
 }
 
-impl WriteRows {
-    pub(crate) fn check_size(&self) -> Result<usize> {
-        let ids = self.thread_id.len()
-            + self.checkpoint_ns.len()
-            + self.checkpoint_id.len()
-            + self.task_id.len()
-            + self.task_path.len();
-        let sizes = self
-            .rows
-            .iter()
-            .map(|(_, channel, typed)| check_size(&[ids, channel.len(), typed.tag.len(), typed.data.len()]));
-        sizes.sum()
+pub(crate) fn store_writes(open: &Open, writes: &PreparedWrites) -> Result<()> {
+    let has_task_path = open.has_task_path()?;
+    let sql = sql::insert_write(writes.replace, has_task_path);
+    for row in &writes.rows {
+        let values = rusqlite::params![
+            &*writes.thread_id,
+            &*writes.checkpoint_ns,
+            &*writes.checkpoint_id,
+            &*writes.task_id,
+            row.idx,
+            &*row.channel,
+            &*row.value.tag,
+            &*row.value.data,
+            &*writes.task_path,
+        ];
+        open.execute(sql, if has_task_path { values } else { &values[..8] })?;
     }
-
-    pub(crate) fn store(&self, open: &Open) -> Result<()> {
-        let has_task_path = open.has_task_path()?;
-        let sql = sql::insert_write(self.replace, has_task_path);
-        for (idx, channel, typed) in &self.rows {
-            let values = rusqlite::params![
-                &*self.thread_id,
-                &*self.checkpoint_ns,
-                &*self.checkpoint_id,
-                &*self.task_id,
-                idx,
-                &**channel,
-                &*typed.tag,
-                &*typed.data,
-                &*self.task_path,
-            ];
-            open.execute(sql, if has_task_path { values } else { &values[..8] })?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 pub(crate) fn delete_thread(open: &Open, thread_id: &str) -> Result<()> {
@@ -121,9 +145,9 @@ pub(crate) fn delete_thread(open: &Open, thread_id: &str) -> Result<()> {
     open.execute(sql::DELETE_THREAD_WRITES, [thread_id]).map(|_| ())
 }
 
-fn delete_checkpoint(open: &Open, place: (&str, &str, &str)) -> Result<()> {
-    open.execute(sql::DELETE_CHECKPOINT, place)?;
-    open.execute(sql::DELETE_WRITES, place).map(|_| ())
+fn delete_checkpoint(open: &Open, key: CheckpointKey<'_>) -> Result<()> {
+    open.execute(sql::DELETE_CHECKPOINT, key_columns(key))?;
+    open.execute(sql::DELETE_WRITES, key_columns(key)).map(|_| ())
 }
 
 pub(crate) fn delete_for_runs(open: &Open, run_ids: &[String]) -> Result<()> {
@@ -131,14 +155,14 @@ pub(crate) fn delete_for_runs(open: &Open, run_ids: &[String]) -> Result<()> {
         let key = (row::text(row, 0)?, row::text(row, 1)?, row::text(row, 2)?);
         match row::metadata(row, 3) {
             Ok(metadata) => {
-                let named =
+                let is_named =
                     metadata.run_id().is_some_and(|run_id| run_ids.iter().any(|wanted| wanted == run_id));
-                Ok(named.then_some(key))
+                Ok(is_named.then_some(key))
             }
-            // A damaged row names no run, and must not keep every other thread's rows from being deleted.
+            // A damaged row names no run, and must not prevent the deletion of other rows.
             Err(error) => {
-                let error = at_row(error, &key.0, &key.1, &key.2);
-                tracing::warn!(%error, "a row is passed over whose metadata cannot be read");
+                let error = CheckpointKey::new(&key.0, &key.1, &key.2).context()(error);
+                tracing::warn!(%error, "a row is ignored because its metadata cannot be read");
                 Ok(None)
             }
         }
@@ -146,138 +170,111 @@ pub(crate) fn delete_for_runs(open: &Open, run_ids: &[String]) -> Result<()> {
     for (thread_id, checkpoint_ns, checkpoint_id) in
         query_all(open, sql::SELECT_ALL_METADATA, (), of_these_runs)?
     {
-        delete_checkpoint(open, (&thread_id, &checkpoint_ns, &checkpoint_id))?;
+        delete_checkpoint(open, CheckpointKey::new(&thread_id, &checkpoint_ns, &checkpoint_id))?;
     }
     Ok(())
 }
 
-/// Copies what is not bound to its place as it is, and seals the rest anew for its new place.
+/// Copies values as they are, and encrypts anew those that are bound to their row.
 pub(crate) fn copy_thread(config: &Config, open: &Open, source: &str, target: &str) -> Result<()> {
     let has_task_path = open.has_task_path()?;
     open.execute(sql::COPY_CHECKPOINTS, [source, target])?;
     open.execute(sql::copy_writes(has_task_path), [source, target])?;
-    let rowid = |row: &Row<'_>| Ok(Some(row.get::<_, i64>(0).map_err(crate::error::convert)?));
+    let rowid = |row: &Row<'_>| row.get::<_, i64>(0).or_convert().map(Some);
     for rowid in query_all(open, sql::SELECT_BOUND_CHECKPOINTS, [source], rowid)? {
-        let reseal = |row: &Row<'_>| reseal_checkpoint(config, row, source, target);
+        let reseal = |row: &Row<'_>| reseal_checkpoint(&config.codec, row, source, target);
         if let Some(row) = query_one(open, sql::SELECT_CHECKPOINT_BY_ROWID, [rowid], reseal)? {
             row.store(open)?;
         }
     }
     for rowid in query_all(open, sql::SELECT_BOUND_WRITES, [source], rowid)? {
-        let reseal = |row: &Row<'_>| reseal_write(config, row, source, target);
-        if let Some(rows) = query_one(open, sql::select_write_by_rowid(has_task_path), [rowid], reseal)? {
-            rows.store(open)?;
+        let reseal = |row: &Row<'_>| reseal_write(&config.codec, row, source, target);
+        if let Some(writes) = query_one(open, sql::select_write_by_rowid(has_task_path), [rowid], reseal)? {
+            store_writes(open, &writes)?;
         }
     }
     Ok(())
 }
 
-fn reseal(
-    config: &Config,
-    typed: TypedBytes,
-    from: &AssociatedData<'_>,
-    to: &AssociatedData<'_>,
-) -> Result<TypedBytes> {
-    let codec = config.codec.strict();
-    codec.seal(codec.open(typed, from)?, to)
-}
-
-fn reseal_checkpoint(config: &Config, row: &Row<'_>, source: &str, target: &str) -> Result<CheckpointRow> {
+/// Makes the target's row from the columns of `sql::SELECT_CHECKPOINT_BY_ROWID`.
+fn reseal_checkpoint(codec: &ValueCodec, row: &Row<'_>, source: &str, target: &str) -> Result<CheckpointRow> {
     let (checkpoint_ns, checkpoint_id) = (row::text(row, 0)?, row::text(row, 1)?);
-    let place = |thread_id| AssociatedData::Checkpoint {
-        thread_id,
-        checkpoint_ns: &checkpoint_ns,
-        checkpoint_id: &checkpoint_id,
-    };
-    let sealed = || {
+    let key = CheckpointKey::new(source, &checkpoint_ns, &checkpoint_id);
+    let resealed = || {
         let metadata = row::optional_bytes(row, 5)?.unwrap_or_else(|| b"{}"[..].into());
         let metadata = String::from_utf8(metadata.into()).map_err(|source| {
             Error::codec("the stored metadata is not UTF-8").with_source(source.utf8_error())
         })?;
-        let typed = reseal(config, row::typed(row, 3)?, &place(source), &place(target))?;
+        let to = key.in_thread(target).checkpoint_data();
+        let typed = codec.reseal(row::typed(row, 3)?, &key.checkpoint_data(), &to)?;
         Ok((typed, metadata, row::optional_text(row, 2)?))
     };
-    let (typed, metadata, parent_checkpoint_id) =
-        sealed().map_err(|error| at_row(error, source, &checkpoint_ns, &checkpoint_id))?;
-    Ok(CheckpointRow {
-        thread_id: target.into(),
-        checkpoint_ns,
-        checkpoint_id,
-        parent_checkpoint_id,
-        typed,
-        metadata,
-    })
+    let (typed, metadata, parent_checkpoint_id) = resealed().map_err(key.context())?;
+    let thread_id = target.into();
+    Ok(CheckpointRow { thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, typed, metadata })
 }
 
-fn reseal_write(config: &Config, row: &Row<'_>, source: &str, target: &str) -> Result<WriteRows> {
+/// Makes the target's row from the columns of `sql::select_write_by_rowid`.
+fn reseal_write(codec: &ValueCodec, row: &Row<'_>, source: &str, target: &str) -> Result<PreparedWrites> {
     let (checkpoint_ns, checkpoint_id) = (row::text(row, 0)?, row::text(row, 1)?);
     let (task_id, channel) = (row::text(row, 2)?, row::text(row, 4)?);
-    let idx: i32 = row.get(3).map_err(crate::error::convert)?;
-    let place = |thread_id| AssociatedData::Write {
-        thread_id,
-        checkpoint_ns: &checkpoint_ns,
-        checkpoint_id: &checkpoint_id,
-        task_id: &task_id,
-        idx,
-        channel: &channel,
-    };
-    let typed = row::typed(row, 5)
-        .and_then(|typed| reseal(config, typed, &place(source), &place(target)))
-        .map_err(|error| at_row(error, source, &checkpoint_ns, &checkpoint_id))?;
+    let idx: i32 = row.get(3).or_convert()?;
+    let key = CheckpointKey::new(source, &checkpoint_ns, &checkpoint_id);
+    let from = key.write_data(&task_id, idx, &channel);
+    let to = key.in_thread(target).write_data(&task_id, idx, &channel);
+    let value =
+        row::typed(row, 5).and_then(|typed| codec.reseal(typed, &from, &to)).map_err(key.context())?;
     let task_path = row::optional_text(row, 7)?.unwrap_or_default();
-    let rows = vec![(idx, channel, typed)];
-    Ok(WriteRows {
+    Ok(PreparedWrites {
         thread_id: target.into(),
+        rows: vec![WriteRow { idx, channel, value }],
         checkpoint_ns,
         checkpoint_id,
         task_id,
         task_path,
         replace: true,
-        rows,
     })
 }
 
 /// Keeps of each namespace the newest checkpoint and the ancestors that its delta channels need.
 pub(crate) fn keep_latest(config: &Config, open: &Open, thread_id: &str) -> Result<()> {
     for checkpoint_ns in namespaces(open, thread_id)? {
+        let key = |id| CheckpointKey::new(thread_id, &checkpoint_ns, id);
         let first = |row: &Row<'_>| row::text(row, 0).map(Some);
         let ids = query_all(open, sql::SELECT_CHECKPOINT_IDS, (thread_id, &*checkpoint_ns), first)?;
         let Some(newest) = ids.first() else { continue };
-        let load = |id: &Str| summary(config, open, (thread_id, &checkpoint_ns, id));
-        let Some(newest_link) = load(newest)? else { continue };
-        let mut keep: HashSet<Str> = delta::needed_ancestors(&newest_link, load)?.into_iter().collect();
+        let load = |id: &Str| summary(config, open, CheckpointKey::new(thread_id, &checkpoint_ns, id));
+        let Some(newest_summary) = load(newest)? else { continue };
+        let mut keep: HashSet<Str> = delta::needed_ancestors(&newest_summary, load)?.into_iter().collect();
         keep.insert(newest.clone());
         for id in &ids {
-            let place = (thread_id, &*checkpoint_ns, &**id);
             if !keep.contains(id) {
-                delete_checkpoint(open, place)?;
+                delete_checkpoint(open, key(id))?;
                 continue;
             }
-            let parent =
-                query_one(open, sql::SELECT_PARENT, place, |row| row::optional_text(row, 0))?.flatten();
+            let parent = |row: &Row<'_>| row::optional_text(row, 0);
+            let parent = query_one(open, sql::SELECT_PARENT, key_columns(key(id)), parent)?.flatten();
             if parent.is_some_and(|parent| !keep.contains(&parent)) {
-                open.execute(sql::CLEAR_PARENT, place)?;
+                open.execute(sql::CLEAR_PARENT, key_columns(key(id)))?;
             }
         }
-        // Writes may be ahead of their checkpoint: those beyond the newest stay.
+        // Writes may be stored before their checkpoint: those beyond the newest stay.
         let written = query_all(open, sql::SELECT_WRITE_CHECKPOINT_IDS, (thread_id, &*checkpoint_ns), first)?;
         for id in written.iter().filter(|id| !keep.contains(*id) && *id < newest) {
-            open.execute(sql::DELETE_WRITES, (thread_id, &*checkpoint_ns, &**id))?;
+            open.execute(sql::DELETE_WRITES, key_columns(key(id)))?;
         }
     }
     Ok(())
 }
 
-fn summary(config: &Config, open: &Open, place: (&str, &str, &str)) -> Result<Option<CheckpointSummary>> {
+fn summary(config: &Config, open: &Open, key: CheckpointKey<'_>) -> Result<Option<CheckpointSummary>> {
     let read = |row: &Row<'_>| {
-        let read = || {
-            let typed = row::open_checkpoint(&config.codec.strict(), row::typed(row, 2)?, place)?;
-            let channels = row::look(config, &typed, CheckpointReader::summarize)?;
-            Ok(CheckpointSummary::new(channels, row::metadata(row, 4)?, row::optional_text(row, 1)?))
-        };
-        read().map_err(|error| at_row(error, place.0, place.1, place.2))
+        let typed = row::open_checkpoint(&config.codec.strict(), row, key)?;
+        let channels = row::look(config, &typed, CheckpointReader::summarize)?;
+        let parent = row::optional_text(row, CheckpointColumns::PARENT_CHECKPOINT_ID)?;
+        Ok(CheckpointSummary::new(channels, row::metadata(row, CheckpointColumns::METADATA)?, parent))
     };
-    query_one(open, sql::SELECT_CHECKPOINT, place, read)
+    query_one(open, sql::SELECT_CHECKPOINT, key_columns(key), read).map_err(key.context())
 }
 
 #[cfg(test)]
@@ -289,7 +286,7 @@ mod tests {
         assert!(check_size(&[999_999_000, 100]).is_ok());
         for parts in [&[1_000_000_000][..], &[500_000_000, 500_000_000], &[usize::MAX, usize::MAX]] {
             let error = check_size(parts).unwrap_err();
-            assert_eq!(error.kind(), checkpoint_core::ErrorKind::InvalidArgument);
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         }
     }
 }

@@ -183,7 +183,7 @@ async fn damaged_metadata_does_not_keep_other_runs_from_being_deleted() {
 }
 
 #[tokio::test]
-async fn the_last_handle_leaves_one_file() {
+async fn close_leaves_one_file() {
     let (directory, path) = place();
     let first = saver(&path);
     first.setup().await.unwrap();
@@ -192,7 +192,7 @@ async fn the_last_handle_leaves_one_file() {
     assert!(second.get_tuple(&config).await.unwrap().is_some());
     drop(first);
     put(&second, "u").await.unwrap();
-    drop(second);
+    second.close().await.unwrap();
     let files: Vec<_> =
         std::fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(files, ["agent.db"]);
@@ -279,7 +279,7 @@ async fn a_file_that_was_replaced_is_opened_anew() {
     saver.setup().await.unwrap();
     put(&saver, "new").await.unwrap();
     let found = saver.list_all(ListQuery::all()).await.unwrap();
-    assert_eq!(found.iter().map(|tuple| &**tuple.config.thread_id()).collect::<Vec<_>>(), ["new"]);
+    assert_eq!(found.iter().map(|tuple| tuple.config.thread_id()).collect::<Vec<_>>(), ["new"]);
 }
 
 #[tokio::test]

@@ -131,7 +131,7 @@ async fn writes_that_wait_are_committed_together_and_a_bad_one_fails_alone() {
     other.execute_batch("COMMIT").unwrap();
     for (thread_id, outcome) in join_all(puts).await {
         match outcome {
-            Ok(config) => assert_eq!(&**config.thread_id(), thread_id),
+            Ok(config) => assert_eq!(config.thread_id(), thread_id),
             Err(error) => assert_eq!((&*thread_id, error.kind()), ("bad", ErrorKind::Backend), "{error}"),
         }
     }

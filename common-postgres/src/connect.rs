@@ -103,7 +103,12 @@ impl ConnectionOptions {
                         "the pool has its own limits and timeouts; set them where it is made",
                     ));
                 }
-                return Ok(Database::new(pool.clone(), !self.pgbouncer.unwrap_or(false), self.max_retries));
+                return Ok(Database::new(
+                    pool.clone(),
+                    false,
+                    !self.pgbouncer.unwrap_or(false),
+                    self.max_retries,
+                ));
             }
         };
         if let Some(most) = self.max_connections {
@@ -121,7 +126,7 @@ impl ConnectionOptions {
         if let Some(pgbouncer) = self.pgbouncer {
             config = config.pgbouncer(pgbouncer);
         }
-        Ok(Database::new(config.pool()?, !config.uses_pgbouncer(), self.max_retries))
+        Ok(Database::new(config.pool()?, true, !config.uses_pgbouncer(), self.max_retries))
     }
 }
 

@@ -1,34 +1,28 @@
 //! Connections of a pool, statements on them, and what is repeated when one fails.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use checkpoint_core::{Error, ErrorKind, Result};
+use checkpoint_core::Result;
+use checkpoint_core::backend::{Backoff, telemetry};
 use deadpool_postgres::Pool;
 use futures_util::future::join3;
 use futures_util::stream::{FuturesOrdered, TryStreamExt};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{IsolationLevel, Row, SimpleQueryMessage, Statement};
 
+use crate::SYSTEM;
 use crate::error::{convert, convert_pool, is_stale_statement};
 
 /// A parameter and the type that the server is told it has.
 pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// The first pause before a call is repeated; each further one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-
-/// The longest pause before a call is repeated.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// No call is repeated that has taken so long: a server that does not even refuse connections would be waited for again
-/// and again.
-const REPEAT_WITHIN: Duration = Duration::from_secs(5);
-
 /// A pool of connections to one database. Clones share it.
 #[derive(Clone)]
 pub struct Database {
     pool: Pool,
+    /// Whether the pool was made here; an application's own is not closed.
+    owns_pool: bool,
     named_statements: bool,
     max_retries: u32,
 }
@@ -36,8 +30,8 @@ pub struct Database {
 impl Database {
     /// Uses a pool. Without named statements every call carries its SQL with it and leaves nothing on the connection,
     /// as a pooler in transaction mode needs it.
-    pub fn new(pool: Pool, named_statements: bool, max_retries: u32) -> Self {
-        Self { pool, named_statements, max_retries }
+    pub fn new(pool: Pool, owns_pool: bool, named_statements: bool, max_retries: u32) -> Self {
+        Self { pool, owns_pool, named_statements, max_retries }
     }
 
     /// How many connections the pool may open.
@@ -48,12 +42,14 @@ impl Database {
     /// Takes a connection out of the pool; it goes back when it is dropped.
     ///
     /// # Errors
-    /// [`Timeout`](ErrorKind::Timeout) when none became free in time, and what connecting says.
+    /// [`Timeout`](checkpoint_core::ErrorKind::Timeout) when none became free in time, and what connecting says.
     ///
     /// # Cancellation
     /// May be dropped at any time.
     pub async fn connection(&self) -> Result<Connection> {
+        let begun = Instant::now();
         let client = self.pool.get().await.map_err(convert_pool)?;
+        telemetry::pool_wait(SYSTEM, begun.elapsed());
         Ok(Connection { client, named_statements: self.named_statements })
     }
 
@@ -70,26 +66,26 @@ impl Database {
     where
         F: Future<Output = Result<T>>,
     {
-        let begun = Instant::now();
-        let mut failed = 0;
+        let mut backoff = Backoff::new(self.max_retries);
         loop {
             let result = match self.connection().await {
                 Ok(connection) => attempt(connection).await,
                 Err(error) => Err(error),
             };
-            match result {
-                Err(error)
-                    if failed < self.max_retries && begun.elapsed() < REPEAT_WITHIN && may_pass(&error) =>
-                {
-                    tracing::debug!(%error, failed, "repeating the call");
-                    // The first failure is mostly a connection that was cut while nobody used it.
-                    if failed > 0 {
-                        tokio::time::sleep(pause(failed)).await;
-                    }
-                    failed += 1;
-                }
-                result => return result,
+            let Err(error) = result else { return result };
+            let Some(pause) = backoff.after(&error) else { return Err(error) };
+            tracing::warn!(%error, "retrying the call");
+            telemetry::retry(SYSTEM, error.kind());
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
             }
+        }
+    }
+
+    /// Closes the pool, unless it is the application's own.
+    pub fn close(&self) {
+        if self.owns_pool {
+            self.pool.close();
         }
     }
 }
@@ -99,27 +95,11 @@ impl fmt::Debug for Database {
         // The pool's own Debug shows the driver's configuration.
         f.debug_struct("Database")
             .field("pool", &self.pool.status())
+            .field("owns_pool", &self.owns_pool)
             .field("named_statements", &self.named_statements)
             .field("max_retries", &self.max_retries)
             .finish()
     }
-}
-
-/// A timeout has cost the caller enough time already.
-fn may_pass(error: &Error) -> bool {
-    error.is_retryable() && error.kind() != ErrorKind::Timeout
-}
-
-/// Grows with every failure, and differs between callers, so that they do not come back all at once.
-fn pause(failed: u32) -> Duration {
-    let longest = FIRST_PAUSE.saturating_mul(1 << failed.min(8)).min(LONGEST_PAUSE);
-    longest.mul_f64(0.5 + jitter() / 2.0)
-}
-
-/// A random number in [0, 1).
-pub(crate) fn jitter() -> f64 {
-    // Without random bytes all pauses are the same, which does no harm.
-    f64::from(getrandom::u32().unwrap_or_default()) / (f64::from(u32::MAX) + 1.0)
 }
 
 /// A connection of the pool.

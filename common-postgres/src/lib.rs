@@ -18,3 +18,6 @@ pub use {deadpool_postgres, tokio_postgres};
 
 /// The backend's name in errors and spans.
 pub const BACKEND: &str = "postgres";
+
+/// The database system in spans and metrics: OpenTelemetry's `db.system.name`.
+pub const SYSTEM: &str = "postgresql";

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use checkpoint_core::backend::jitter;
 use checkpoint_core::{Error, ErrorKind, Result};
 use tokio_postgres::types::Type;
 
-use crate::database::{Connection, Database, Transaction, jitter};
+use crate::database::{Connection, Database, Transaction};
 
 /// How long a process waits for another one that migrates.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);

@@ -64,10 +64,10 @@ pub(crate) fn to_config_of_checkpoint(config: &Bound<'_, PyAny>) -> PyResult<Che
 /// The config of what was stored or found.
 pub(crate) fn from_config<'py>(py: Python<'py>, config: &CheckpointConfig) -> PyResult<Bound<'py, PyDict>> {
     let configurable = PyDict::new(py);
-    configurable.set_item(intern!(py, "thread_id"), &**config.thread_id())?;
-    configurable.set_item(intern!(py, "checkpoint_ns"), &**config.checkpoint_ns())?;
+    configurable.set_item(intern!(py, "thread_id"), config.thread_id())?;
+    configurable.set_item(intern!(py, "checkpoint_ns"), config.checkpoint_ns())?;
     if let Some(checkpoint_id) = config.checkpoint_id() {
-        configurable.set_item(intern!(py, "checkpoint_id"), &**checkpoint_id)?;
+        configurable.set_item(intern!(py, "checkpoint_id"), checkpoint_id)?;
     }
     let out = PyDict::new(py);
     out.set_item(intern!(py, "configurable"), configurable)?;

@@ -63,7 +63,6 @@ impl Listing {
     fn next(&self) -> PyResult<Call> {
         let (opened, place) = (self.opened.clone(), Arc::clone(&self.place));
         let (backend, serde) = (opened.get()?, Arc::clone(&self.serde));
-        let layout = backend.layout.clone();
         Ok(Call::at_once(
             async move {
                 // A call that is dropped while it waits leaves the listing at its end.
@@ -83,7 +82,7 @@ impl Listing {
                 Ok(found)
             },
             move |py, found| match found {
-                Some(found) => tuple::from_tuple(py, &layout, &serde, &found),
+                Some(found) => tuple::from_tuple(py, &serde, &found),
                 None => Ok(py.None()),
             },
         ))

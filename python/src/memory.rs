@@ -1,23 +1,14 @@
 //! The in-memory saver.
 
-use std::sync::Arc;
-
 use checkpoint_core::InMemorySaver;
 use pyo3::prelude::*;
 
 use crate::saver::{Backend, NativeSaver};
-use crate::tuple::{Channels, Layout};
 
 /// A saver whose checkpoints end with it.
 #[pyfunction]
 fn memory_saver(py: Python<'_>) -> NativeSaver {
-    let layout = Layout::Channels(Channels {
-        inline: Arc::new(|_| true),
-        // Nothing is written in another form, so that objects keep their class.
-        subclasses: false,
-    });
-    let saver = InMemorySaver::new().with_opaque_values(true);
-    NativeSaver::new(py, Backend::new(saver, layout))
+    NativeSaver::new(py, Backend::new(InMemorySaver::new().with_opaque_values(true)))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

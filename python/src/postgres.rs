@@ -1,7 +1,5 @@
 //! The Postgres saver.
 
-use std::sync::Arc;
-
 use checkpoint_postgres::{Compression, PostgresSaver};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -11,7 +9,6 @@ use crate::cipher::PyCipher;
 use crate::connection::config;
 use crate::error::OrRaise;
 use crate::saver::{Backend, NativeSaver};
-use crate::tuple::{Channels, Layout};
 
 /// A saver of the database that a connection string names.
 #[pyfunction]
@@ -38,13 +35,7 @@ fn postgres_saver(
     if let Some(conn_string) = read_replica {
         builder = builder.read_replica_config(config(py, conn_string)?);
     }
-    let saver = builder.build().or_raise(py)?;
-    let judge = saver.clone();
-    let layout = Layout::Channels(Channels {
-        inline: Arc::new(move |value| judge.keeps_inline(value)),
-        subclasses: true,
-    });
-    Ok(NativeSaver::new(py, Backend::new(saver, layout)))
+    Ok(NativeSaver::new(py, Backend::new(builder.build().or_raise(py)?)))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata,
-    DeltaChannelHistory, Error, ErrorKind, PruneStrategy, Result, Str,
+    DeltaChannelHistory, Error, ErrorKind, PruneStrategy, PutOptions, Result, SaverCapabilities, Str, opaque,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -19,23 +19,21 @@ use crate::convert::{from_version, to_metadata, to_str, to_strings, to_version, 
 use crate::error::OrRaise;
 use crate::list::Listing;
 use crate::runtime::{Opened, Resource};
-use crate::tuple::{self, Layout, Serde};
+use crate::tuple::{self, Serde};
 
-/// A backend, and how it wants its checkpoints.
+/// A backend.
 #[derive(Clone)]
 pub(crate) struct Backend {
     saver: Arc<Resource<Box<dyn BaseCheckpointSaver>>>,
-    pub(crate) layout: Layout,
+    capabilities: SaverCapabilities,
     /// Where `setup()` is no step of a deployment, the first call makes up for it.
     set_up: Option<Arc<OnceCell<()>>>,
-    /// Whether its calls wait for nothing.
-    at_once: bool,
 }
 
 impl Backend {
-    pub(crate) fn new(saver: impl BaseCheckpointSaver, layout: Layout) -> Self {
-        let at_once = !saver.capabilities().durable;
-        Self { saver: Arc::new(Resource::new(Box::new(saver))), layout, set_up: None, at_once }
+    pub(crate) fn new(saver: impl BaseCheckpointSaver) -> Self {
+        let capabilities = saver.capabilities();
+        Self { saver: Arc::new(Resource::new(Box::new(saver))), capabilities, set_up: None }
     }
 
     fn open(&self) -> Result<&dyn BaseCheckpointSaver> {
@@ -67,9 +65,9 @@ impl Backend {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let at_once = self.at_once;
+        let immediate = self.capabilities.immediate;
         let future = call(self);
-        if at_once { Call::at_once(future, finish) } else { Call::new(future, finish) }
+        if immediate { Call::at_once(future, finish) } else { Call::new(future, finish) }
     }
 }
 
@@ -145,11 +143,10 @@ impl NativeSaver {
     fn get_tuple(&self, serde: &Bound<'_, PyAny>, config: &Bound<'_, PyAny>) -> PyResult<Call> {
         let backend = self.backend.get()?;
         let (config, serde) = (to_config(config)?, Serde::new(serde));
-        let layout = backend.layout.clone();
         Ok(backend.call(
             |backend| async move { backend.ready().await?.get_tuple(&config).await },
             move |py, found| match found {
-                Some(found) => tuple::from_tuple(py, &layout, &serde, &found),
+                Some(found) => tuple::from_tuple(py, &serde, &found),
                 None => Ok(py.None()),
             },
         ))
@@ -186,24 +183,23 @@ impl NativeSaver {
             checkpoint: Checkpoint,
             metadata: CheckpointMetadata,
             new_versions: ChannelVersions,
+            options: PutOptions,
         }
         let backend = self.backend.get()?;
         let new_versions = to_versions(new_versions)?;
         let changed = (!with_all).then_some(&new_versions);
-        let put = Put {
-            config: to_config(config)?,
-            checkpoint: tuple::to_checkpoint(&backend.layout, &Serde::new(serde), checkpoint, changed)?,
-            metadata: to_metadata(metadata)?,
-            new_versions,
-        };
-        let whole = put.checkpoint.as_opaque().map(|value| ChannelValue::Blob(value.clone()));
+        let config = to_config(config)?;
+        let (checkpoint, options) =
+            tuple::to_checkpoint(backend.capabilities, &Serde::new(serde), checkpoint, changed)?;
+        let put = Put { config, checkpoint, metadata: to_metadata(metadata)?, new_versions, options };
+        let whole = opaque::value(&put.checkpoint).map(|value| ChannelValue::Blob(value.clone()));
         self.has_stored(put.checkpoint.channel_values.values().chain(&whole));
         Ok(backend.call(
             |backend| async move {
                 backend
                     .ready()
                     .await?
-                    .put(&put.config, &put.checkpoint, &put.metadata, &put.new_versions)
+                    .put_with(&put.config, &put.checkpoint, &put.metadata, &put.new_versions, &put.options)
                     .await
             },
             |py, config| Ok(from_config(py, &config)?.into_any().unbind()),

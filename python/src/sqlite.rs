@@ -17,7 +17,7 @@ use crate::connection::Options;
 use crate::convert::{for_each_entry, to_str};
 use crate::error::OrRaise;
 use crate::saver::{Backend, NativeSaver};
-use crate::tuple::{Layout, Serde, is_delta_snapshot};
+use crate::tuple::{Serde, is_delta_snapshot};
 
 /// Looks into whole checkpoints with the saver's serializer.
 struct Reader {
@@ -104,7 +104,7 @@ fn sqlite_saver(
     if let Some(read_only) = options.flag("read_only")? {
         builder = builder.read_only(read_only);
     }
-    let backend = Backend::new(builder.build().or_raise(py)?, Layout::Whole);
+    let backend = Backend::new(builder.build().or_raise(py)?);
     Ok(NativeSaver::new(py, backend.sets_up_itself()))
 }
 

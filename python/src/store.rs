@@ -116,7 +116,7 @@ pub(crate) struct Store {
 impl Store {
     fn new(py: Python<'_>, store: impl BaseStore, index: Option<&StoreIndex>) -> Self {
         let backend = store.backend();
-        let at_once = !store.capabilities().durable;
+        let at_once = store.capabilities().immediate;
         let index = index.map(|index| index.config.clone());
         let store: Shared = Arc::new(Resource::new(Box::new(store)));
         Self { opened: Opened::new(py, "store", Arc::clone(&store), &store), index, backend, at_once }

@@ -1,9 +1,8 @@
 //! Checkpoints and pending writes, from Python and to it. Values pass as the bytes that LangGraph's serializer makes.
 
-use std::sync::Arc;
-
 use checkpoint_core::{
-    Bytes, ChannelValue, ChannelVersions, Checkpoint, CheckpointTuple, PendingWrite, Str, TypedBytes,
+    Bytes, ChannelValue, ChannelVersions, Checkpoint, CheckpointLayout, CheckpointTuple, InlineScalars,
+    PendingWrite, PutOptions, SaverCapabilities, Str, TypedBytes, opaque,
 };
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::intern;
@@ -26,23 +25,12 @@ const LONG: usize = 19;
 static CHECKPOINT_TUPLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static DELTA_SNAPSHOT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// How a backend wants its checkpoints.
-#[derive(Clone)]
-pub(crate) enum Layout {
-    /// As one value, as LangGraph's saver for the same database stores it.
-    Whole,
-    /// Channel by channel.
-    Channels(Channels),
-}
-
-/// Which channels a backend wants as what.
-#[derive(Clone)]
-pub(crate) struct Channels {
-    /// Which scalars it keeps as such. Values that it does not are the serializer's.
-    pub(crate) inline: Arc<dyn Fn(&ChannelValue) -> bool + Send + Sync>,
+/// Which values of a backend that stores channel by channel are scalars. All others are the serializer's.
+struct Scalars {
+    inline: InlineScalars,
     /// An object of a subclass (an enum that is a text) is a scalar too and comes back as the plain one, as in
-    /// LangGraph's saver for the same database.
-    pub(crate) subclasses: bool,
+    /// LangGraph's savers for databases. In memory nothing is converted, so that objects keep their class.
+    subclasses: bool,
 }
 
 /// The saver's serializer.
@@ -147,35 +135,30 @@ fn scalar(value: &Bound<'_, PyAny>, subclasses: bool) -> PyResult<Option<Channel
     Ok(None)
 }
 
-impl Channels {
-    /// What a backend is given for a channel; nothing where the parent is to have it.
-    fn value(&self, serde: &Serde, value: &Bound<'_, PyAny>, given: bool) -> PyResult<Option<ChannelValue>> {
-        if let Some(scalar) = scalar(value, self.subclasses)? {
-            if scalar.as_blob().is_some() || (self.inline)(&scalar) {
-                return Ok(Some(scalar));
-            }
-        } else if is_delta_snapshot(value)? {
-            // Given also where it is stored already: the checkpoint itself says that it has one.
-            return serde.dumps(value).map(ChannelValue::DeltaSnapshot).map(Some);
-        }
-        if given { serde.blob(value).map(Some) } else { Ok(None) }
+impl Scalars {
+    /// The scalar that a value is stored as, if any.
+    fn scalar(&self, value: &Bound<'_, PyAny>) -> PyResult<Option<ChannelValue>> {
+        let scalar = scalar(value, self.subclasses)?;
+        Ok(scalar.filter(|scalar| scalar.as_blob().is_some() || self.inline.contains(scalar)))
     }
 }
 
 /// Reads a checkpoint: all of it, or what changed since its parent.
 pub(crate) fn to_checkpoint(
-    layout: &Layout,
+    capabilities: SaverCapabilities,
     serde: &Serde,
     checkpoint: &Bound<'_, PyAny>,
     changed: Option<&ChannelVersions>,
-) -> PyResult<Checkpoint> {
+) -> PyResult<(Checkpoint, PutOptions)> {
     let py = checkpoint.py();
     let id = to_str(&checkpoint.get_item(intern!(py, "id"))?, "the id of a checkpoint")?;
-    let channels = match layout {
-        Layout::Whole => return Ok(Checkpoint::opaque(id, serde.dumps(checkpoint)?)),
-        Layout::Channels(channels) => channels,
+    let mut options = PutOptions::default();
+    let CheckpointLayout::Channels { inline } = capabilities.layout else {
+        return Ok((opaque::checkpoint(id, serde.dumps(checkpoint)?), options));
     };
-    let mut out = Checkpoint { ts: Str::default(), ..Checkpoint::with_id(id) };
+    let scalars = Scalars { inline, subclasses: capabilities.durable };
+    let mut out = Checkpoint::with_id(id);
+    out.ts = Str::default();
     for_each_entry(checkpoint, |key, value| {
         let key = to_str(&key, "a key of a checkpoint")?;
         match &*key {
@@ -185,10 +168,17 @@ pub(crate) fn to_checkpoint(
             "channel_values" => {
                 for_each_entry(&value, |channel, value| {
                     let channel = to_str(&channel, "the name of a channel")?;
-                    let given = changed.is_none_or(|changed| changed.contains_key(&channel));
-                    match channels.value(serde, &value, given)? {
-                        Some(value) => drop(out.channel_values.insert(channel, value)),
-                        None => out.unchanged.push(channel),
+                    if let Some(scalar) = scalars.scalar(&value)? {
+                        out.channel_values.insert(channel, scalar);
+                        return Ok(());
+                    }
+                    if is_delta_snapshot(&value)? {
+                        options.delta_snapshots.push(channel.clone());
+                    }
+                    if changed.is_none_or(|changed| changed.contains_key(&channel)) {
+                        out.channel_values.insert(channel, serde.blob(&value)?);
+                    } else {
+                        options.unchanged.push(channel);
                     }
                     Ok(())
                 })?;
@@ -211,7 +201,7 @@ pub(crate) fn to_checkpoint(
         }
         Ok(())
     })?;
-    Ok(out)
+    Ok((out, options))
 }
 
 /// Reads the writes of a task: pairs of a channel and a value.
@@ -244,7 +234,7 @@ pub(crate) fn from_channel_value<'py>(
         ChannelValue::Blob(blob) if blob.tag == "json" && is_long_integer(&blob.data) => {
             py.get_type::<PyInt>().call1((PyBytes::new(py, &blob.data),))?
         }
-        ChannelValue::Blob(blob) | ChannelValue::DeltaSnapshot(blob) => serde.loads(py, blob)?,
+        ChannelValue::Blob(blob) => serde.loads(py, blob)?,
     })
 }
 
@@ -263,16 +253,11 @@ pub(crate) fn from_write<'py>(
 }
 
 /// Makes LangGraph's `CheckpointTuple`.
-pub(crate) fn from_tuple(
-    py: Python<'_>,
-    layout: &Layout,
-    serde: &Serde,
-    found: &CheckpointTuple,
-) -> PyResult<Py<PyAny>> {
+pub(crate) fn from_tuple(py: Python<'_>, serde: &Serde, found: &CheckpointTuple) -> PyResult<Py<PyAny>> {
     let class = CHECKPOINT_TUPLE.import(py, "langgraph.checkpoint.base", "CheckpointTuple")?;
-    let checkpoint = match (layout, found.checkpoint.as_opaque()) {
-        (_, Some(whole)) => serde.loads(py, whole)?,
-        (_, None) => from_checkpoint(py, serde, &found.checkpoint, &found.pending_sends)?.into_any(),
+    let checkpoint = match opaque::value(&found.checkpoint) {
+        Some(whole) => serde.loads(py, whole)?,
+        None => from_checkpoint(py, serde, &found.checkpoint, &found.pending_sends)?.into_any(),
     };
     let writes = PyList::empty(py);
     for write in &found.pending_writes {

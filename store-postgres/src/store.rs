@@ -4,15 +4,15 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use checkpoint_core::backend::{Calls, Operation};
 use checkpoint_core::store::{
     BaseStore, IndexConfig, Op, OpResult, Ops, SearchOp, StoreCapabilities, TtlConfig,
 };
-use checkpoint_core::{Error, ErrorKind, Result, ResultExt, async_trait};
+use checkpoint_core::{Error, ErrorKind, Result, async_trait};
 use common_postgres::deadpool_postgres::Pool;
 use common_postgres::tokio_postgres::types::Type;
-use common_postgres::{BACKEND, Connection, Database, PostgresConfig, Source, column};
+use common_postgres::{BACKEND, Connection, Database, PostgresConfig, SYSTEM, Source, column};
 use futures_util::future::try_join;
-use tracing::instrument;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::builder::VectorIndex;
@@ -56,6 +56,7 @@ impl fmt::Debug for PostgresStore {
 /// What the clones of a store share.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    calls: Calls,
     pub(crate) database: Database,
     pub(crate) sql: Statements,
     tables: Tables,
@@ -73,7 +74,15 @@ impl Shared {
         ttl: TtlConfig,
     ) -> Self {
         let sql = Statements::new(&tables.prefix);
-        Self { database, sql, tables, index, ttl, iterates: OnceLock::new() }
+        Self {
+            calls: Calls::new(BACKEND, SYSTEM),
+            database,
+            sql,
+            tables,
+            index,
+            ttl,
+            iterates: OnceLock::new(),
+        }
     }
 
     /// The number of the lock that an item shares with some others of the same tables.
@@ -295,31 +304,24 @@ impl BaseStore for PostgresStore {
         StoreCapabilities::durable(self.shared.index.is_some())
     }
 
-    #[instrument(level = "debug", skip_all, fields(db.system = BACKEND))]
     async fn setup(&self) -> Result<()> {
-        self.shared.tables.set_up(&self.shared.database).await.at(BACKEND, "setup")
+        let setup = self.shared.tables.set_up(&self.shared.database);
+        self.shared.calls.run(Operation::setup(), setup).await
     }
 
-    #[instrument(level = "debug", skip_all, fields(db.system = BACKEND, operations = ops.len()))]
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
-        let operation = name(&ops);
-        self.shared.batch(ops).await.at(BACKEND, operation)
+        self.shared.calls.run(Operation::batch(&ops), self.shared.batch(ops)).await
     }
 
-    #[instrument(level = "debug", skip_all, fields(db.system = BACKEND))]
     async fn sweep_ttl(&self) -> Result<u64> {
-        self.shared.sweep().await.at(BACKEND, "sweep_ttl")
+        self.shared.calls.run(Operation::sweep_ttl(), self.shared.sweep()).await
     }
-}
 
-/// What an error calls the batch: by its operation, if it has one.
-fn name(ops: &[Op]) -> &'static str {
-    match ops {
-        [Op::Get(_)] => "get",
-        [Op::Search(_)] => "search",
-        [Op::Put(put)] if put.value.is_none() => "delete",
-        [Op::Put(_)] => "put",
-        [Op::ListNamespaces(_)] => "list_namespaces",
-        _ => "batch",
+    async fn close(&self) -> Result<()> {
+        let release = async {
+            self.shared.database.close();
+            Ok(())
+        };
+        self.shared.calls.close(release).await
     }
 }

@@ -140,7 +140,7 @@ pub(crate) fn newest_first(configs: &[CheckpointConfig]) -> Vec<Str> {
 }
 
 pub(crate) fn id_of(config: &CheckpointConfig) -> Str {
-    config.checkpoint_id().cloned().unwrap_or_default()
+    config.checkpoint_id().map(Str::from).unwrap_or_default()
 }
 
 pub(crate) fn random() -> Str {

@@ -10,6 +10,9 @@ pub(crate) struct Foreign {
     pub(crate) tag: &'static str,
 }
 
+/// The key in a snapshot of a delta channel.
+const SNAPSHOT: &str = "snapshot of";
+
 /// Turns JSON into what is neither text nor MessagePack, and back.
 fn scramble(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().map(|byte| byte ^ 0xa5).collect()
@@ -27,15 +30,18 @@ impl Foreign {
 
     /// A snapshot of a delta channel, which only whoever made it knows to be one.
     pub(crate) fn snapshot(self, number: i64) -> ChannelValue {
-        ChannelValue::DeltaSnapshot(self.bytes(&json!({ "snapshot of": number })))
+        self.bytes(&json!({ SNAPSHOT: number })).into()
+    }
+
+    /// Whether a value is one that [`snapshot`](Self::snapshot) made.
+    pub(crate) fn is_snapshot(self, value: &ChannelValue) -> bool {
+        let parsed = value.as_blob().and_then(|blob| self.loads(blob).ok());
+        parsed.is_some_and(|value| value.get(SNAPSHOT).is_some())
     }
 
     /// A whole checkpoint whose values are all this serializer's.
     pub(crate) fn dumps(self, checkpoint: &Checkpoint) -> TypedBytes {
-        let value = |value: &ChannelValue| {
-            let snapshot = matches!(value, ChannelValue::DeltaSnapshot(_));
-            json!({ "snapshot": snapshot, "bytes": value.as_blob().map(|blob| blob.data.to_vec()) })
-        };
+        let value = |value: &ChannelValue| json!({ "snapshot": self.is_snapshot(value), "bytes": value.as_blob().map(|blob| blob.data.to_vec()) });
         let values: Map<_, _> =
             checkpoint.channel_values.iter().map(|(channel, of)| (channel.to_string(), value(of))).collect();
         let versioned: Vec<_> = checkpoint.channel_versions.keys().map(ToString::to_string).collect();
@@ -51,9 +57,7 @@ impl Foreign {
 
     fn channel_value(self, value: &Value) -> Option<ChannelValue> {
         let bytes: Vec<u8> = serde_json::from_value(value.get("bytes")?.clone()).ok()?;
-        let typed = TypedBytes::new(self.tag, bytes);
-        let snapshot = value.get("snapshot")?.as_bool()?;
-        Some(if snapshot { ChannelValue::DeltaSnapshot(typed) } else { ChannelValue::Blob(typed) })
+        Some(TypedBytes::new(self.tag, bytes).into())
     }
 }
 

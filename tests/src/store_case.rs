@@ -158,6 +158,10 @@ impl BaseStore for Noted {
     async fn sweep_ttl(&self) -> Result<u64> {
         self.store.sweep_ttl().await
     }
+
+    async fn close(&self) -> Result<()> {
+        self.store.close().await
+    }
 }
 
 /// What a case of a store works with.

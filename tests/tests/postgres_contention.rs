@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use checkpoint_core::{
-    BaseCheckpointSaver, ChannelVersions, Checkpoint, CheckpointConfig, PruneStrategy, id,
-};
+use checkpoint_core::{BaseCheckpointSaver, ChannelVersions, CheckpointConfig, PruneStrategy, id};
 
 use shared::load::{Random, is_sound, metadata, step, writes};
 use shared::postgres::{Database, Server, count, run, tests};
@@ -127,7 +125,8 @@ async fn values_that_are_carried_over_stay(server: &Server) {
                 for number in 0..60 {
                     // One channel is new, the others are as they were.
                     let new = step(number);
-                    let mut made = Checkpoint { id: new.id.clone(), ..last.clone() };
+                    let mut made = last.clone();
+                    made.id = new.id.clone();
                     let mut changed = ChannelVersions::new();
                     let channels: &[&str] = if number == 0 {
                         &["items", "more", "number"]
@@ -177,7 +176,8 @@ async fn a_thread_is_deleted_under_its_next_step(server: &Server) {
                     let config = CheckpointConfig::new(thread.clone());
                     let stored =
                         saver.put(&config, &made, &metadata(), &made.channel_versions).await.unwrap();
-                    let next = Checkpoint { id: id::uuid6(0), ..made };
+                    let mut next = made;
+                    next.id = id::uuid6(0);
                     let deleting = {
                         let (saver, thread) = (saver.clone(), thread.clone());
                         tokio::spawn(async move { saver.delete_thread(&thread).await })

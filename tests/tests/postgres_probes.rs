@@ -255,9 +255,11 @@ type Call<'a> = (&'a str, &'a str, &'a [(&'a str, ChannelValue)]);
 
 async fn second_puts_and_writes(probes: &mut Probes) {
     let expected = probes.result("put same checkpoint id twice");
-    let first = Checkpoint { ts: "first".into(), ..Checkpoint::new(0) }.with_channel("x", list(&[1]), "1.5");
+    let mut first = Checkpoint::new(0).with_channel("x", list(&[1]), "1.5");
+    first.ts = "first".into();
     let stored = probes.put("twice", &first, &metadata()).await;
-    let again = Checkpoint { ts: "changed".into(), ..first.clone() }.with_channel("x", list(&[2]), "1.5");
+    let mut again = first.clone().with_channel("x", list(&[2]), "1.5");
+    again.ts = "changed".into();
     let other = CheckpointConfig::new("twice").with_checkpoint_id(Checkpoint::new(0).id);
     probes.put_on(&other, &again, &of("fork").with("step", 9)).await;
     let rows = "SELECT parent_checkpoint_id, checkpoint->>'ts' FROM checkpoints WHERE thread_id = $1";

@@ -106,9 +106,9 @@ fn listed(tuple: &CheckpointTuple) -> Json {
     values.sort_unstable();
     writes.sort_unstable();
     json!({
-        "ns": &**tuple.config.checkpoint_ns(),
+        "ns": tuple.config.checkpoint_ns(),
         "id": &*checkpoint.id,
-        "parent": tuple.parent_checkpoint_id().map(|id| &**id),
+        "parent": tuple.parent_checkpoint_id(),
         "source": tuple.metadata.source(),
         "step": tuple.metadata.step(),
         "versions": versions
@@ -123,7 +123,7 @@ fn listed(tuple: &CheckpointTuple) -> Json {
 async fn answer_and_fork(turns: &Turns) {
     let at = interrupted(turns).await;
     let states = history(turns).await;
-    assert_eq!((&states[0]["next"], &states[0]["id"]), (&json!(["ask"]), &json!(&**at.id())));
+    assert_eq!((&states[0]["next"], &states[0]["id"]), (&json!(["ask"]), &json!(at.id())));
     answer_by_rust(turns, &at, "yes").await;
     let states = history(turns).await;
     assert_eq!(states[0]["next"], json!(["ask"]), "an answer alone is no step");
@@ -135,9 +135,9 @@ async fn answer_and_fork(turns: &Turns) {
 
     let fork = turns.saver().thread(THREAD).fork(&at).await.unwrap();
     let states = history(turns).await;
-    assert_eq!(states[0]["id"], &**fork.id());
+    assert_eq!(states[0]["id"], fork.id());
     assert_eq!((&states[0]["source"], &states[0]["next"]), (&json!("fork"), &json!(["ask"])));
-    assert_eq!(states[0]["parent"], &**at.id());
+    assert_eq!(states[0]["parent"], at.id());
     let other_end = turns.python("resume", &[THREAD, "no"]);
     // The fork has not asked yet: Python asks, finds the answer that came with the command, and finishes.
     assert_eq!(log_of(&other_end["values"]), [&DONE[..], &["asked", "finish no"]].concat());
@@ -155,7 +155,7 @@ async fn python_begins(turns: Turns) {
     let updated = turns.python("update", &[THREAD, "python"]);
     let thread = turns.saver().thread(THREAD);
     let at = thread.latest().await.unwrap().unwrap();
-    assert_eq!((&**at.id(), at.source()), (updated["id"].as_str().unwrap(), Some("update")));
+    assert_eq!((at.id(), at.source()), (updated["id"].as_str().unwrap(), Some("update")));
     assert_eq!(at.channel::<String>("topic").unwrap().as_deref(), Some("python"));
     assert_eq!(history(&turns).await[0]["values"]["topic"], "python");
     thread.update(&at, &BTreeMap::from([("topic", "both")])).await.unwrap();
@@ -400,7 +400,7 @@ async fn across_generations(turns: Turns) {
     let other = turns.other_python.as_deref().unwrap_or(&turns.python);
     let end = answer("resume", &turns.command(other, "resume", &[THREAD, "yes"]).output().unwrap());
     assert_eq!(log_of(&end["values"]), [&DONE[..], &["asked", "finish yes"]].concat());
-    let at = saver.thread(THREAD).at(at.id().clone()).await.unwrap().unwrap();
+    let at = saver.thread(THREAD).at(at.id()).await.unwrap().unwrap();
     assert!(at.is_done("note"));
     history(&turns).await;
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::PathBuf;
 
-use checkpoint_core::cipher::{self, AssociatedData, Cipher};
+use checkpoint_core::cipher::{AssociatedData, Cipher};
 use checkpoint_core::python::{self, Object};
 use checkpoint_core::serde::{from_msgpack, to_msgpack};
 use checkpoint_core::{ChannelValue, ErrorKind, TypedBytes, Value};
@@ -280,7 +280,7 @@ fn what_python_sealed_opens_with_its_key_only() {
             let other = Cipher::aes(&[0xaa; 32]).unwrap();
             let error = other.open(sealed.clone(), &place).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Crypto, "{}", vector.name);
-            let error = cipher::ValueCodec::default().open(sealed, &place).unwrap_err();
+            let error = checkpoint_core::backend::ValueCodec::default().open(sealed, &place).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Crypto, "{}", vector.name);
             opened += 1;
         }

@@ -10,7 +10,6 @@
 
 mod eax;
 mod gcm;
-mod value_codec;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,8 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use value_codec::ValueCodec;
-
+pub use crate::backend::AssociatedData;
 use crate::{Error, Result, TypedBytes};
 
 /// The environment variable that holds the AES key, as in Python: its UTF-8 bytes are the key.
@@ -27,82 +25,6 @@ pub const AES_KEY_VARIABLE: &str = "LANGGRAPH_AES_KEY";
 
 /// The end of the type tags of values that are bound to their place: these cannot be moved without being sealed anew.
 pub const BOUND_SUFFIX: &str = "+aes256gcm";
-
-/// Where a sealed value stands. AES-GCM binds the value to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum AssociatedData<'a> {
-    /// A whole checkpoint.
-    Checkpoint {
-        /// The thread.
-        thread_id: &'a str,
-        /// The namespace.
-        checkpoint_ns: &'a str,
-        /// The checkpoint.
-        checkpoint_id: &'a str,
-    },
-    /// The value of a channel at a version.
-    Blob {
-        /// The thread.
-        thread_id: &'a str,
-        /// The namespace.
-        checkpoint_ns: &'a str,
-        /// The channel.
-        channel: &'a str,
-        /// The version, as text.
-        version: &'a str,
-    },
-    /// A pending write.
-    Write {
-        /// The thread.
-        thread_id: &'a str,
-        /// The namespace.
-        checkpoint_ns: &'a str,
-        /// The checkpoint.
-        checkpoint_id: &'a str,
-        /// The task.
-        task_id: &'a str,
-        /// The write's index in the task.
-        idx: i32,
-        /// The channel written to.
-        channel: &'a str,
-    },
-}
-
-impl AssociatedData<'_> {
-    /// An unambiguous form: a kind, then each part with its length before it.
-    fn bind(&self, out: &mut Vec<u8>) {
-        let mut parts = |kind: u8, parts: &[&[u8]]| {
-            out.push(kind);
-            for part in parts {
-                out.extend_from_slice(&(part.len() as u64).to_be_bytes());
-                out.extend_from_slice(part);
-            }
-        };
-        match self {
-            Self::Checkpoint { thread_id, checkpoint_ns, checkpoint_id } => {
-                parts(1, &[thread_id.as_bytes(), checkpoint_ns.as_bytes(), checkpoint_id.as_bytes()]);
-            }
-            Self::Blob { thread_id, checkpoint_ns, channel, version } => {
-                parts(
-                    2,
-                    &[thread_id.as_bytes(), checkpoint_ns.as_bytes(), channel.as_bytes(), version.as_bytes()],
-                );
-            }
-            Self::Write { thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel } => parts(
-                3,
-                &[
-                    thread_id.as_bytes(),
-                    checkpoint_ns.as_bytes(),
-                    checkpoint_id.as_bytes(),
-                    task_id.as_bytes(),
-                    &idx.to_be_bytes(),
-                    channel.as_bytes(),
-                ],
-            ),
-        }
-    }
-}
 
 /// Seals and opens stored values. Give it to a saver's builder; clones share the keys.
 ///
@@ -244,6 +166,11 @@ impl fmt::Debug for Cipher {
     }
 }
 
+/// Whether a value was encrypted by [`Cipher::aes_gcm`], and not by another cipher of the same name.
+pub(crate) fn is_own_gcm(typed: &TypedBytes) -> bool {
+    gcm::is_own(typed)
+}
+
 /// Random bytes for a nonce, or an error: a nonce that repeats would betray values.
 fn nonce<const N: usize>() -> Result<[u8; N]> {
     let mut nonce = [0; N];
@@ -362,7 +289,10 @@ mod tests {
         let foreign = TypedBytes::new("msgpack+rot13", Bytes::new());
         let cipher = Cipher::aes(&[0; 16]).unwrap();
         assert_eq!(cipher.open(foreign.clone(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
-        assert_eq!(ValueCodec::default().open(foreign, &HERE).unwrap_err().kind(), ErrorKind::Crypto);
-        assert_eq!(ValueCodec::default().open(secret(), &HERE).unwrap(), secret());
+        assert_eq!(
+            crate::backend::ValueCodec::default().open(foreign, &HERE).unwrap_err().kind(),
+            ErrorKind::Crypto
+        );
+        assert_eq!(crate::backend::ValueCodec::default().open(secret(), &HERE).unwrap(), secret());
     }
 }

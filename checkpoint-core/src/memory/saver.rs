@@ -5,16 +5,17 @@ use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use async_trait::async_trait;
-use futures_util::stream::{self, BoxStream, StreamExt};
+use futures_util::future::ready;
+use futures_util::stream::BoxStream;
 
 use super::BACKEND;
-use crate::cipher::ValueCodec;
+use crate::backend::{Calls, CheckpointKey, Operation, PreparedWrites, ValueCodec, pages, thread_pages};
 use crate::delta::{self, ChannelSummary, CheckpointSummary, DeltaChannelHistory, HistoryWalk};
 use crate::filter::FilterSemantics;
 use crate::{
-    BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata,
-    CheckpointTuple, ListQuery, PendingWrite, PruneStrategy, Result, ResultExt, SaverCapabilities, Str,
-    ThreadInfo, ThreadQuery, id, index_writes,
+    BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointLayout,
+    CheckpointMetadata, CheckpointTuple, InlineScalars, ListQuery, PendingWrite, PruneStrategy, PutOptions,
+    Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, id,
 };
 
 /// How many tuples one page of a listing holds.
@@ -41,6 +42,7 @@ const PAGE: usize = 128;
 /// ```
 #[derive(Debug, Clone)]
 pub struct InMemorySaver {
+    calls: Arc<Calls>,
     state: Arc<RwLock<State>>,
     semantics: FilterSemantics,
     opaque_values: bool,
@@ -67,12 +69,19 @@ struct Row {
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
     parent: Option<Str>,
+    /// Channels that the caller named as snapshots of delta channels.
+    delta_snapshots: BTreeSet<Str>,
 }
 
 impl InMemorySaver {
     /// Makes an empty saver that filters by [`FilterSemantics::Equality`], as Python's in-memory saver does.
     pub fn new() -> Self {
-        Self { state: Arc::default(), semantics: FilterSemantics::Equality, opaque_values: false }
+        Self {
+            calls: Arc::new(Calls::new(BACKEND, BACKEND)),
+            state: Arc::default(),
+            semantics: FilterSemantics::Equality,
+            opaque_values: false,
+        }
     }
 
     /// Filters as another database does, to stand in for it in tests.
@@ -132,7 +141,7 @@ impl InMemorySaver {
         }
         let tuple = |key: Key| {
             let namespace = state.get(&key.thread_id)?.get(&key.checkpoint_ns)?;
-            let tuple = namespace.tuple(&key.thread_id, &key.checkpoint_ns, &key.id.0)?;
+            let tuple = namespace.tuple(CheckpointKey::new(&key.thread_id, &key.checkpoint_ns, &key.id.0))?;
             Some((key, tuple))
         };
         keys.into_iter().filter_map(tuple).collect()
@@ -174,38 +183,38 @@ impl PartialOrd for Newest {
 
 impl Namespace {
     /// The row of this id, or the newest.
-    fn find(&self, checkpoint_id: Option<&Str>) -> Option<(&Str, &Row)> {
+    fn find(&self, checkpoint_id: Option<&str>) -> Option<(&Str, &Row)> {
         match checkpoint_id {
             Some(checkpoint_id) => self.checkpoints.get_key_value(checkpoint_id),
             None => self.checkpoints.last_key_value(),
         }
     }
 
-    fn writes_on(&self, checkpoint_id: &Str) -> Vec<PendingWrite> {
+    fn writes_on(&self, checkpoint_id: &str) -> Vec<PendingWrite> {
         let mut writes: Vec<_> =
             self.writes.get(checkpoint_id).into_iter().flat_map(BTreeMap::values).cloned().collect();
         writes.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
         writes
     }
 
-    fn tuple(&self, thread_id: &Str, checkpoint_ns: &Str, checkpoint_id: &Str) -> Option<CheckpointTuple> {
-        let row = self.checkpoints.get(checkpoint_id)?;
+    fn tuple(&self, key: CheckpointKey<'_>) -> Option<CheckpointTuple> {
+        let row = self.checkpoints.get(key.checkpoint_id)?;
         Some(CheckpointTuple::new(
-            config(thread_id, checkpoint_ns, checkpoint_id),
+            key.to_config(),
             row.checkpoint.clone(),
             row.metadata.clone(),
             row.parent.clone(),
-            self.writes_on(checkpoint_id),
+            self.writes_on(key.checkpoint_id),
         ))
     }
 
     fn summary(&self, checkpoint_id: &Str) -> Option<CheckpointSummary> {
         let row = self.checkpoints.get(checkpoint_id)?;
-        Some(CheckpointSummary::new(
-            ChannelSummary::of(&row.checkpoint),
-            row.metadata.clone(),
-            row.parent.clone(),
-        ))
+        let mut channels = ChannelSummary::of(&row.checkpoint);
+        for (channel, is_snapshot) in &mut channels.values {
+            *is_snapshot |= row.delta_snapshots.contains(channel);
+        }
+        Some(CheckpointSummary::new(channels, row.metadata.clone(), row.parent.clone()))
     }
 
     fn prune(&mut self) -> Result<()> {
@@ -224,12 +233,6 @@ impl Namespace {
     }
 }
 
-fn config(thread_id: &Str, checkpoint_ns: &Str, checkpoint_id: &Str) -> CheckpointConfig {
-    CheckpointConfig::new(thread_id.clone())
-        .with_checkpoint_ns(checkpoint_ns.clone())
-        .with_checkpoint_id(checkpoint_id.clone())
-}
-
 /// A checkpoint as a database gives it back: every value in its one form.
 fn normalized(checkpoint: &Checkpoint) -> Result<Checkpoint> {
     let mut checkpoint = checkpoint.clone();
@@ -246,178 +249,110 @@ fn normalized(checkpoint: &Checkpoint) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
-/// Takes from the parent what did not change.
-fn carry_over(state: &State, config: &CheckpointConfig, checkpoint: &mut Checkpoint) -> Result<()> {
-    let namespace =
-        state.get(config.thread_id()).and_then(|namespaces| namespaces.get(config.checkpoint_ns()));
-    let parent = namespace
+/// The namespace that a config names.
+fn namespace<'a>(state: &'a State, config: &CheckpointConfig) -> Option<&'a Namespace> {
+    state.get(config.thread_id())?.get(config.checkpoint_ns())
+}
+
+/// Takes the values of unchanged channels from the parent.
+fn carry_over(state: &State, config: &CheckpointConfig, row: &mut Row, unchanged: &[Str]) -> Result<()> {
+    let parent = namespace(state, config)
         .zip(config.checkpoint_id())
-        .and_then(|(namespace, id)| namespace.checkpoints.get(id))
-        .map(|row| &row.checkpoint);
-    for channel in std::mem::take(&mut checkpoint.unchanged) {
-        let version = checkpoint.unchanged_version(&channel)?;
-        let value = parent
-            .filter(|parent| parent.channel_versions.get(&channel) == Some(version))
-            .and_then(|parent| parent.channel_values.get(&channel));
-        let value = value.cloned().ok_or_else(|| Checkpoint::gone(&channel))?;
-        checkpoint.channel_values.insert(channel, value);
+        .and_then(|(namespace, id)| namespace.checkpoints.get(id));
+    let checkpoint = &mut row.checkpoint;
+    for channel in unchanged {
+        let version = checkpoint.unchanged_version(channel)?;
+        let parent = parent.filter(|row| row.checkpoint.channel_versions.get(channel) == Some(version));
+        let value = parent.and_then(|row| row.checkpoint.channel_values.get(channel));
+        let value = value.cloned().ok_or_else(|| Checkpoint::gone(channel))?;
+        checkpoint.channel_values.insert(channel.clone(), value);
+        if parent.is_some_and(|row| row.delta_snapshots.contains(channel)) {
+            row.delta_snapshots.insert(channel.clone());
+        }
     }
     Ok(())
 }
 
-#[async_trait]
-impl BaseCheckpointSaver for InMemorySaver {
-    fn backend(&self) -> &'static str {
-        BACKEND
-    }
-
-    fn capabilities(&self) -> SaverCapabilities {
-        SaverCapabilities::all(self.semantics).volatile()
-    }
-
-    async fn setup(&self) -> Result<()> {
-        Ok(())
-    }
-
-    async fn get_tuple(&self, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
+impl InMemorySaver {
+    fn next_threads(&self, after: Option<&Str>, count: usize) -> Vec<ThreadInfo> {
         let state = self.read();
-        let namespace =
-            state.get(config.thread_id()).and_then(|namespaces| namespaces.get(config.checkpoint_ns()));
-        Ok(namespace.and_then(|namespace| {
-            let (checkpoint_id, _) = namespace.find(config.checkpoint_id())?;
-            namespace.tuple(config.thread_id(), config.checkpoint_ns(), checkpoint_id)
-        }))
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let threads =
+            state.range::<Str, _>((after, Bound::Unbounded)).filter_map(|(thread_id, namespaces)| {
+                let newest =
+                    namespaces.values().filter_map(|namespace| namespace.checkpoints.last_key_value());
+                let newest = newest.map(|(id, _)| id).max()?;
+                Some(ThreadInfo::new(thread_id.clone(), newest.clone()))
+            });
+        threads.take(count).collect()
     }
 
-    fn list(&self, query: ListQuery) -> BoxStream<'static, Result<CheckpointTuple>> {
-        let left = query.limit.unwrap_or(usize::MAX);
-        let start = (self.clone(), query, None::<Key>, left);
-        let pages = stream::unfold(start, |(saver, query, after, left)| async move {
-            let page = saver.page(&query, after.as_ref(), left.min(PAGE));
-            let last = page.last().map(|(key, _)| key.clone())?;
-            let left = left - page.len();
-            let tuples = page.into_iter().map(|(_, tuple)| Ok(tuple));
-            Some((stream::iter(tuples), (saver, query, Some(last), left)))
-        });
-        pages.flatten().boxed()
-    }
-
-    fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>> {
-        let left = query.limit.unwrap_or(usize::MAX);
-        let pages = stream::unfold((self.clone(), query.after, left), |(saver, after, left)| async move {
-            let page: Vec<_> = {
-                let state = saver.read();
-                let after = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-                let threads =
-                    state.range::<Str, _>((after, Bound::Unbounded)).filter_map(|(thread_id, namespaces)| {
-                        let newest = namespaces
-                            .values()
-                            .filter_map(|namespace| namespace.checkpoints.last_key_value());
-                        let newest = newest.map(|(id, _)| id).max()?;
-                        Some(ThreadInfo::new(thread_id.clone(), newest.clone()))
-                    });
-                threads.take(left.min(PAGE)).collect()
-            };
-            let last = page.last().map(|info| info.thread_id.clone())?;
-            let left = left - page.len();
-            Some((stream::iter(page.into_iter().map(Ok)), (saver, Some(last), left)))
-        });
-        pages.flatten().boxed()
-    }
-
-    async fn put(
+    fn store(
         &self,
         config: &CheckpointConfig,
         checkpoint: &Checkpoint,
         metadata: &CheckpointMetadata,
-        _new_versions: &ChannelVersions,
+        options: &PutOptions,
     ) -> Result<CheckpointConfig> {
-        id::validate(&checkpoint.id).at(BACKEND, "put")?;
-        checkpoint.require_channels().at(BACKEND, "put")?;
-        let mut checkpoint = if self.opaque_values {
-            checkpoint.clone()
-        } else {
-            normalized(checkpoint).at(BACKEND, "put")?
+        id::validate(&checkpoint.id)?;
+        checkpoint.require_channels()?;
+        let metadata = metadata.merged(config).to_json()?;
+        let mut row = Row {
+            checkpoint: if self.opaque_values { checkpoint.clone() } else { normalized(checkpoint)? },
+            metadata: CheckpointMetadata::from_json(metadata.as_bytes())?,
+            parent: config.checkpoint_id().map(Str::from),
+            delta_snapshots: BTreeSet::new(),
         };
-        let metadata = metadata.merged(config).to_json().at(BACKEND, "put")?;
-        let metadata = CheckpointMetadata::from_json(metadata.as_bytes()).at(BACKEND, "put")?;
-        let stored = self::config(config.thread_id(), config.checkpoint_ns(), &checkpoint.id);
+        if self.opaque_values {
+            row.delta_snapshots.extend(options.delta_snapshots.iter().cloned());
+        }
         let mut state = self.write();
-        carry_over(&state, config, &mut checkpoint).at(BACKEND, "put")?;
-        let row = Row { checkpoint, metadata, parent: config.checkpoint_id().cloned() };
-        let namespaces = state.entry(config.thread_id().clone()).or_default();
-        let namespace = namespaces.entry(config.checkpoint_ns().clone()).or_default();
-        namespace.checkpoints.insert(row.checkpoint.id.clone(), row);
-        Ok(stored)
+        carry_over(&state, config, &mut row, &options.unchanged)?;
+        let (thread_id, checkpoint_ns) = config.shared_key();
+        let namespace = state.entry(thread_id).or_default().entry(checkpoint_ns).or_default();
+        namespace.checkpoints.insert(checkpoint.id.clone(), row);
+        Ok(config.for_checkpoint(checkpoint.id.clone()))
     }
 
-    async fn put_writes(
-        &self,
-        config: &CheckpointConfig,
-        writes: &[(Str, ChannelValue)],
-        task_id: &str,
-        task_path: &str,
-    ) -> Result<()> {
-        let checkpoint_id = config.require_checkpoint_id().at(BACKEND, "put_writes")?;
-        id::validate(checkpoint_id).at(BACKEND, "put_writes")?;
-        let (indexes, replace) = index_writes(writes).at(BACKEND, "put_writes")?;
-        let task_id = Str::from(task_id);
-        let codec = ValueCodec { opaque_values: self.opaque_values, ..ValueCodec::default() };
-        let row = |(idx, (channel, value)): (i32, &(Str, ChannelValue))| {
-            let value = codec.value(value.to_typed()?)?;
-            Ok(PendingWrite::new(task_id.clone(), channel.clone(), value).stored_at(task_path, idx))
+    fn store_writes(&self, prepared: PreparedWrites, codec: &ValueCodec) -> Result<()> {
+        let write = |row: crate::backend::WriteRow| {
+            let value = codec.value(row.value)?;
+            let write = PendingWrite::new(prepared.task_id.clone(), row.channel, value);
+            Ok(write.stored_at(prepared.task_path.clone(), row.idx))
         };
-        let rows =
-            indexes.into_iter().zip(writes).map(row).collect::<Result<Vec<_>>>().at(BACKEND, "put_writes")?;
-        if rows.is_empty() {
+        let writes = prepared.rows.into_iter().map(write).collect::<Result<Vec<_>>>()?;
+        if writes.is_empty() {
             return Ok(());
         }
         let mut state = self.write();
-        let namespaces = state.entry(config.thread_id().clone()).or_default();
-        let namespace = namespaces.entry(config.checkpoint_ns().clone()).or_default();
-        let stored = namespace.writes.entry(checkpoint_id.clone()).or_default();
-        for row in rows {
-            let key = (row.task_id.clone(), row.idx);
-            if replace {
-                stored.insert(key, row);
+        let namespaces = state.entry(prepared.thread_id).or_default();
+        let namespace = namespaces.entry(prepared.checkpoint_ns).or_default();
+        let stored = namespace.writes.entry(prepared.checkpoint_id).or_default();
+        for write in writes {
+            let key = (write.task_id.clone(), write.idx);
+            if prepared.replace {
+                stored.insert(key, write);
             } else {
-                stored.entry(key).or_insert(row);
+                stored.entry(key).or_insert(write);
             }
         }
         Ok(())
     }
 
-    async fn delete_thread(&self, thread_id: &str) -> Result<()> {
-        self.write().remove(thread_id);
-        Ok(())
-    }
-
-    async fn get_delta_channel_history(
-        &self,
-        config: &CheckpointConfig,
-        channels: &[&str],
-    ) -> Result<BTreeMap<Str, DeltaChannelHistory>> {
+    fn history(&self, config: &CheckpointConfig, channels: &[&str]) -> BTreeMap<Str, DeltaChannelHistory> {
         let mut walk = HistoryWalk::new(channels);
         let state = self.read();
-        let namespace =
-            state.get(config.thread_id()).and_then(|namespaces| namespaces.get(config.checkpoint_ns()));
-        let Some(namespace) = namespace else { return Ok(walk.finish()) };
-        let mut next = namespace.find(config.checkpoint_id()).and_then(|(_, row)| row.parent.as_ref());
-        let mut seen = BTreeSet::new();
-        while let Some(id) = next.take() {
-            let Some(row) = namespace.checkpoints.get(id) else { break };
-            if walk.open().is_empty() || !seen.insert(id) {
-                break;
-            }
-            walk.visit(&namespace.writes_on(id), |channel| {
+        let Some(namespace) = namespace(&state, config) else { return walk.finish() };
+        walk.go_to(namespace.find(config.checkpoint_id()).and_then(|(_, row)| row.parent.clone()));
+        while let Some((id, row)) = walk.next().and_then(|id| namespace.checkpoints.get_key_value(id)) {
+            walk.visit(row.parent.clone(), &namespace.writes_on(id), |channel| {
                 row.checkpoint.channel_values.get(channel).cloned()
             });
-            next = row.parent.as_ref();
         }
-        Ok(walk.finish())
+        walk.finish()
     }
 
-    async fn delete_for_runs(&self, run_ids: &[&str]) -> Result<()> {
+    fn remove_runs(&self, run_ids: &[&str]) {
         for namespace in self.write().values_mut().flat_map(BTreeMap::values_mut) {
             let writes = &mut namespace.writes;
             namespace.checkpoints.retain(|id, row| {
@@ -428,16 +363,12 @@ impl BaseCheckpointSaver for InMemorySaver {
                 keep
             });
         }
-        Ok(())
     }
 
-    async fn copy_thread(&self, source_thread_id: &str, target_thread_id: &str) -> Result<()> {
+    fn copy(&self, source_thread_id: &str, target_thread_id: &str) {
         let mut state = self.write();
-        let Some(source) =
-            state.get(source_thread_id).filter(|_| source_thread_id != target_thread_id).cloned()
-        else {
-            return Ok(());
-        };
+        let source = state.get(source_thread_id).filter(|_| source_thread_id != target_thread_id).cloned();
+        let Some(source) = source else { return };
         let target = state.entry(Str::from(target_thread_id)).or_default();
         for (checkpoint_ns, namespace) in source {
             let into = target.entry(checkpoint_ns).or_default();
@@ -446,22 +377,142 @@ impl BaseCheckpointSaver for InMemorySaver {
                 into.writes.entry(checkpoint_id).or_default().extend(writes);
             }
         }
-        Ok(())
     }
 
-    async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
+    fn prune_threads(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
         let mut state = self.write();
         for thread_id in thread_ids {
             match strategy {
-                PruneStrategy::Delete => {
-                    state.remove(*thread_id);
-                }
+                PruneStrategy::Delete => drop(state.remove(*thread_id)),
                 PruneStrategy::KeepLatest => {
                     let mut namespaces = state.get_mut(*thread_id).into_iter().flat_map(BTreeMap::values_mut);
-                    namespaces.try_for_each(Namespace::prune).at(BACKEND, "prune")?;
+                    namespaces.try_for_each(Namespace::prune)?;
                 }
             }
         }
         Ok(())
+    }
+}
+
+#[async_trait]
+impl BaseCheckpointSaver for InMemorySaver {
+    fn backend(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn capabilities(&self) -> SaverCapabilities {
+        let layout = CheckpointLayout::Channels { inline: InlineScalars::All };
+        SaverCapabilities::all(self.semantics).in_memory().with_layout(layout)
+    }
+
+    async fn setup(&self) -> Result<()> {
+        self.calls.run(Operation::setup(), ready(Ok(()))).await
+    }
+
+    async fn get_tuple(&self, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
+        let read = async {
+            let state = self.read();
+            Ok(namespace(&state, config).and_then(|namespace| {
+                let (id, _) = namespace.find(config.checkpoint_id())?;
+                namespace.tuple(CheckpointKey::new(config.thread_id(), config.checkpoint_ns(), id))
+            }))
+        };
+        self.calls.run(Operation::get_tuple(config), read).await
+    }
+
+    fn list(&self, query: ListQuery) -> BoxStream<'static, Result<CheckpointTuple>> {
+        let left = query.limit.unwrap_or(usize::MAX);
+        let saver = self.clone();
+        pages((left > 0).then_some((query, None::<Key>, left)), move |(query, after, left)| {
+            let saver = saver.clone();
+            async move {
+                let read = async { Ok(saver.page(&query, after.as_ref(), left.min(PAGE))) };
+                let page = saver.calls.run(Operation::list(), read).await?;
+                let left = left - page.len();
+                let last = page.last().filter(|_| left > 0).map(|(key, _)| key.clone());
+                let tuples = page.into_iter().map(|(_, tuple)| tuple).collect();
+                Ok((tuples, last.map(|last| (query, Some(last), left))))
+            }
+        })
+    }
+
+    fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>> {
+        let saver = self.clone();
+        thread_pages(query, PAGE, move |after, count| {
+            let saver = saver.clone();
+            async move {
+                let read = async { Ok(saver.next_threads(after.as_ref(), count)) };
+                saver.calls.run(Operation::list_threads(), read).await
+            }
+        })
+    }
+
+    async fn put_with(
+        &self,
+        config: &CheckpointConfig,
+        checkpoint: &Checkpoint,
+        metadata: &CheckpointMetadata,
+        _new_versions: &ChannelVersions,
+        options: &PutOptions,
+    ) -> Result<CheckpointConfig> {
+        let store = async { self.store(config, checkpoint, metadata, options) };
+        self.calls.run(Operation::put(config, &checkpoint.id), store).await
+    }
+
+    async fn put_writes(
+        &self,
+        config: &CheckpointConfig,
+        writes: &[(Str, ChannelValue)],
+        task_id: &str,
+        task_path: &str,
+    ) -> Result<()> {
+        let store = async {
+            let codec = ValueCodec { opaque_values: self.opaque_values, ..ValueCodec::default() };
+            let prepared = PreparedWrites::new(&codec, config, writes, task_id, task_path)?;
+            self.store_writes(prepared, &codec)
+        };
+        self.calls.run(Operation::put_writes(config, task_id), store).await
+    }
+
+    async fn delete_thread(&self, thread_id: &str) -> Result<()> {
+        let delete = async {
+            self.write().remove(thread_id);
+            Ok(())
+        };
+        self.calls.run(Operation::delete_thread(thread_id), delete).await
+    }
+
+    async fn get_delta_channel_history(
+        &self,
+        config: &CheckpointConfig,
+        channels: &[&str],
+    ) -> Result<BTreeMap<Str, DeltaChannelHistory>> {
+        let read = async { Ok(self.history(config, channels)) };
+        self.calls.run(Operation::get_delta_channel_history(config), read).await
+    }
+
+    async fn delete_for_runs(&self, run_ids: &[&str]) -> Result<()> {
+        let delete = async {
+            self.remove_runs(run_ids);
+            Ok(())
+        };
+        self.calls.run(Operation::delete_for_runs(run_ids), delete).await
+    }
+
+    async fn copy_thread(&self, source_thread_id: &str, target_thread_id: &str) -> Result<()> {
+        let copy = async {
+            self.copy(source_thread_id, target_thread_id);
+            Ok(())
+        };
+        self.calls.run(Operation::copy_thread(source_thread_id, target_thread_id), copy).await
+    }
+
+    async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
+        let prune = async { self.prune_threads(thread_ids, strategy) };
+        self.calls.run(Operation::prune(thread_ids), prune).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.calls.close(ready(Ok(()))).await
     }
 }

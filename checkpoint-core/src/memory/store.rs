@@ -5,10 +5,11 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use futures_util::future;
+use futures_util::future::{self, ready};
 
 use super::BACKEND;
 use super::items::{Items, Micros, Query};
+use crate::backend::{Calls, Operation};
 use crate::store::{BaseStore, IndexConfig, Op, OpResult, Ops, StoreCapabilities, TtlConfig};
 use crate::{Error, Result, ResultExt};
 
@@ -58,11 +59,17 @@ use crate::{Error, Result, ResultExt};
 #[derive(Clone)]
 pub struct InMemoryStore(Arc<Shared>);
 
-#[derive(Default)]
 struct Shared {
+    calls: Calls,
     items: RwLock<Items>,
     index: Option<IndexConfig>,
     ttl: TtlConfig,
+}
+
+impl Shared {
+    fn new(index: Option<IndexConfig>, ttl: TtlConfig) -> Self {
+        Self { calls: Calls::new(BACKEND, BACKEND), items: RwLock::default(), index, ttl }
+    }
 }
 
 /// Puts an [`InMemoryStore`] together.
@@ -94,7 +101,7 @@ impl InMemoryStoreBuilder {
         let Self { index, ttl } = self;
         index.as_ref().map_or(Ok(()), IndexConfig::check).at(BACKEND, "build")?;
         ttl.check().at(BACKEND, "build")?;
-        Ok(InMemoryStore(Arc::new(Shared { items: RwLock::default(), index, ttl })))
+        Ok(InMemoryStore(Arc::new(Shared::new(index, ttl))))
     }
 }
 
@@ -107,7 +114,7 @@ impl Default for InMemoryStore {
 impl InMemoryStore {
     /// Makes an empty store without an index, in which items live for ever unless their put says otherwise.
     pub fn new() -> Self {
-        Self(Arc::default())
+        Self(Arc::new(Shared::new(None, TtlConfig::default())))
     }
 
     /// Begins a store with an index, or with a time to live.
@@ -230,20 +237,23 @@ impl BaseStore for InMemoryStore {
     }
 
     fn capabilities(&self) -> StoreCapabilities {
-        StoreCapabilities::volatile(self.0.index.is_some())
+        StoreCapabilities::in_memory(self.0.index.is_some())
     }
 
     async fn setup(&self) -> Result<()> {
-        Ok(())
+        self.0.calls.run(Operation::setup(), ready(Ok(()))).await
     }
 
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
-        self.run(ops, now).await.at(BACKEND, "batch")
+        self.0.calls.run(Operation::batch(&ops), self.run(ops, now)).await
     }
 
     async fn sweep_ttl(&self) -> Result<u64> {
-        let mut items = self.write();
-        Ok(items.sweep(now()))
+        self.0.calls.run(Operation::sweep_ttl(), async { Ok(self.write().sweep(now())) }).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.0.calls.close(ready(Ok(()))).await
     }
 }
 

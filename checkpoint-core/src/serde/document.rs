@@ -4,26 +4,20 @@
 //! the row's bytes. Nothing inside them is decoded.
 
 use bytes::Bytes;
-use indexmap::IndexMap;
 
 use super::Encoder;
 use super::decode::{Reader, Token};
 use crate::version::{ChannelVersion, ChannelVersions};
-use crate::{ChannelValue, ChannelValues, Checkpoint, Error, ErrorKind, Result, Str};
+use crate::{ChannelValue, ChannelValues, Checkpoint, Error, Result, Str};
 
 /// Encodes a checkpoint in the order of keys in which LangGraph writes it.
 ///
 /// # Errors
 /// [`Codec`](crate::ErrorKind::Codec) when a channel's bytes are not one whole value, and for `pickle`;
 /// [`Crypto`](crate::ErrorKind::Crypto) when they are ciphertext. The channel is named. As
-/// [`Checkpoint::require_channels`] for a checkpoint that is one value already, and
-/// [`Unsupported`](crate::ErrorKind::Unsupported) for [`unchanged`](Checkpoint::unchanged) channels.
+/// [`Checkpoint::require_channels`] for a checkpoint that is one value already.
 pub fn encode_checkpoint(checkpoint: &Checkpoint) -> Result<Vec<u8>> {
     checkpoint.require_channels()?;
-    if let Some(channel) = checkpoint.unchanged.first() {
-        let message = "checkpoints are stored whole here; give the values of unchanged channels, too";
-        return Err(Error::new(ErrorKind::Unsupported, message).with("channel", channel));
-    }
     let extra = checkpoint.extra.iter().filter(|(key, _)| !is_own_field(checkpoint, key));
     let mut encoder = Encoder::new();
     encoder.map(6 + usize::from(checkpoint.updated_channels.is_some()) + extra.clone().count())?;
@@ -89,18 +83,7 @@ fn versions(encoder: &mut Encoder, versions: &ChannelVersions) -> Result<()> {
 /// [`Codec`](crate::ErrorKind::Codec) for damaged bytes and for a map that is no checkpoint.
 pub fn decode_checkpoint(document: &Bytes) -> Result<Checkpoint> {
     let mut reader = Reader::new(document);
-    let mut checkpoint = Checkpoint {
-        v: 1,
-        id: Str::default(),
-        ts: Str::default(),
-        channel_values: ChannelValues::new(),
-        channel_versions: ChannelVersions::new(),
-        versions_seen: IndexMap::new(),
-        updated_channels: None,
-        extra: ChannelValues::new(),
-        opaque: None,
-        unchanged: Vec::new(),
-    };
+    let mut checkpoint = Checkpoint::undecoded();
     for_each_entry(&mut reader, |reader, key| {
         match key {
             "v" => checkpoint.v = integer(reader)?,

@@ -144,7 +144,7 @@ impl Encoder {
             ChannelValue::Int(number) => self.int(*number),
             ChannelValue::Float(number) => self.float(*number),
             ChannelValue::Str(text) => self.str(text)?,
-            ChannelValue::Blob(blob) | ChannelValue::DeltaSnapshot(blob) => self.raw(&blob.to_msgpack()?),
+            ChannelValue::Blob(blob) => self.raw(&blob.to_msgpack()?),
         }
         Ok(())
     }

@@ -134,7 +134,7 @@ impl ChannelValue {
     /// As [`TypedBytes::decode`].
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
         match self {
-            Self::Blob(blob) | Self::DeltaSnapshot(blob) => blob.decode(),
+            Self::Blob(blob) => blob.decode(),
             scalar => super::from_msgpack(&scalar.to_msgpack()?),
         }
     }
@@ -150,7 +150,7 @@ impl ChannelValue {
             Self::Int(number) => Value::Int(*number),
             Self::Float(number) => Value::Float(*number),
             Self::Str(text) => Value::Str(text.to_string()),
-            Self::Blob(blob) | Self::DeltaSnapshot(blob) => blob.to_value()?,
+            Self::Blob(blob) => blob.to_value()?,
         })
     }
 
@@ -195,7 +195,7 @@ impl ChannelValue {
     pub fn to_typed(&self) -> Result<TypedBytes> {
         match self {
             Self::Null => Ok(TypedBytes { tag: Cow::Borrowed("null"), data: Bytes::new() }),
-            Self::Blob(blob) | Self::DeltaSnapshot(blob) => Ok(blob.clone()),
+            Self::Blob(blob) => Ok(blob.clone()),
             scalar => Ok(TypedBytes::msgpack(scalar.to_msgpack()?)),
         }
     }

@@ -62,17 +62,19 @@ pub struct StoreCapabilities {
     pub semantic_search: bool,
     /// Items outlive the process.
     pub durable: bool,
+    /// Calls do no I/O: their futures are ready when they are first polled, unless texts have to be embedded.
+    pub immediate: bool,
 }
 
 impl StoreCapabilities {
     /// A store on a durable medium, with or without an index for queries.
     pub const fn durable(semantic_search: bool) -> Self {
-        Self { semantic_search, durable: true }
+        Self { semantic_search, durable: true, immediate: false }
     }
 
-    /// A store that ends with the process, with or without an index for queries.
-    pub const fn volatile(semantic_search: bool) -> Self {
-        Self { semantic_search, durable: false }
+    /// A store that ends with the process and does no I/O, with or without an index for queries.
+    pub const fn in_memory(semantic_search: bool) -> Self {
+        Self { semantic_search, durable: false, immediate: true }
     }
 }
 
@@ -119,6 +121,18 @@ pub trait BaseStore: Debug + Send + Sync + 'static {
     /// # Cancellation
     /// A dropped call removed some of them.
     async fn sweep_ttl(&self) -> Result<u64>;
+
+    /// Closes the store and its clones: refuses calls from now on, waits for those under way, and releases connections.
+    /// Idempotent. Later calls fail with `Unavailable`.
+    ///
+    /// A pool that belongs to the application stays open. Dropping a store without closing it is safe.
+    ///
+    /// # Errors
+    /// Any error from the database while it is released; the store is closed all the same.
+    ///
+    /// # Cancellation
+    /// Calls stay refused. The next `close` goes on.
+    async fn close(&self) -> Result<()>;
 }
 
 macro_rules! forward {
@@ -140,6 +154,9 @@ macro_rules! forward {
             }
             async fn sweep_ttl(&self) -> Result<u64> {
                 (**self).sweep_ttl().await
+            }
+            async fn close(&self) -> Result<()> {
+                (**self).close().await
             }
         }
     };

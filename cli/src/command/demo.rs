@@ -210,7 +210,7 @@ pub(crate) async fn run(dir: Option<PathBuf>, json: bool) -> Result<()> {
     ];
     story.tell(
         "killed",
-        &json!({ "done": at_crash.done_tasks(), "checkpoint_id": &**at_crash.id() }),
+        &json!({ "done": at_crash.done_tasks(), "checkpoint_id": at_crash.id() }),
         &lines,
     )?;
 
@@ -222,8 +222,8 @@ pub(crate) async fn run(dir: Option<PathBuf>, json: bool) -> Result<()> {
     let trip: Trip = end.values()?;
     check(trip.notes.len() == RESEARCH.len(), "no note was lost")?;
     check(trip.answer.is_some(), "there is an answer")?;
-    let ids: Vec<_> = thread.history().map_ok(|at| at.id().clone()).try_collect().await?;
-    check(ids.contains(at_crash.id()) && ids.len() == 5, "every step is in the history")?;
+    let ids: Vec<String> = thread.history().map_ok(|at| at.id().to_owned()).try_collect().await?;
+    check(ids.iter().any(|id| id == at_crash.id()) && ids.len() == 5, "every step is in the history")?;
     let lines = [
         good(format!("`{quick}` was not run again (started {} time)", counts[0])),
         good(format!("`{}` and `{}` were (started {} times each)", others[0], others[1], counts[1])),
@@ -233,7 +233,7 @@ pub(crate) async fn run(dir: Option<PathBuf>, json: bool) -> Result<()> {
     ];
     story.tell("resumed", &json!({ "starts": counts, "answer": trip.answer, "steps": ids.len() }), &lines)?;
 
-    let planned = thread.at(at_crash.id().clone()).await?;
+    let planned = thread.at(at_crash.id()).await?;
     let planned = planned.ok_or_else(|| Failure::failed("the demo failed: the planned step is gone"))?;
     let fork = thread.fork(&planned).await?;
     let edited = Trip { plan: vec!["trains".into()], ..fork.values()? };
@@ -242,14 +242,14 @@ pub(crate) async fn run(dir: Option<PathBuf>, json: bool) -> Result<()> {
     check(status.success(), "the third process came to an end")?;
     let other: Trip = latest().await?.values()?;
     check(other.notes == ["trains looks good"], "the fork took its own way")?;
-    let kept = thread.at(end.id().clone()).await?.map(|at| at.values::<Trip>()).transpose()?;
+    let kept = thread.at(end.id()).await?.map(|at| at.values::<Trip>()).transpose()?;
     check(kept.as_ref() == Some(&trip), "the first answer is still there")?;
     let lines = [
         good(format!("the fork's answer: {}", other.answer.as_deref().unwrap_or_default())),
         good("the first answer is still in the history".into()),
         String::new(),
     ];
-    story.tell("forked", &json!({ "answer": other.answer, "fork": &**fork.id() }), &lines)?;
+    story.tell("forked", &json!({ "answer": other.answer, "fork": fork.id() }), &lines)?;
 
     let saver: Saver = std::sync::Arc::new(saver);
     history::run(&saver, history::Asked { thread: THREAD.into(), ns: None, limit: None }, json).await?;

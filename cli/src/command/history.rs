@@ -86,7 +86,7 @@ struct Node {
 
 impl From<&CheckpointTuple> for Node {
     fn from(tuple: &CheckpointTuple) -> Self {
-        let checkpoint_ns = tuple.config.checkpoint_ns().clone();
+        let checkpoint_ns = Str::from(tuple.config.checkpoint_ns());
         let enclosing = checkpoint_ns.rsplit_once('|').map_or("", |(enclosing, _)| enclosing);
         let run_by = tuple.metadata.parent_in(enclosing).filter(|_| !checkpoint_ns.is_empty());
         let mut pending: Vec<(String, Vec<Str>)> = Vec::new();
@@ -100,7 +100,7 @@ impl From<&CheckpointTuple> for Node {
         Self {
             run_by: run_by.map(|id| (enclosing.into(), id.into())),
             id: tuple.checkpoint.id.clone(),
-            parent: tuple.parent_checkpoint_id().cloned(),
+            parent: tuple.parent_checkpoint_id().map(Str::from),
             step: tuple.metadata.step(),
             source: clean(tuple.metadata.source().unwrap_or("-")).into_owned(),
             time: time(&tuple.checkpoint.ts, &tuple.checkpoint.id),

@@ -87,10 +87,10 @@ fn describe(tuple: &CheckpointTuple, value: impl Fn(&PendingWrite) -> Option<Jso
     };
     let metadata = tuple.metadata.iter().map(|(key, value)| (key.to_string(), python::to_json(value)));
     let entries = [
-        ("thread_id", json!(&**tuple.config.thread_id())),
-        ("checkpoint_ns", json!(&**tuple.config.checkpoint_ns())),
+        ("thread_id", json!(tuple.config.thread_id())),
+        ("checkpoint_ns", json!(tuple.config.checkpoint_ns())),
         ("checkpoint_id", json!(&*tuple.checkpoint.id)),
-        ("parent_checkpoint_id", json!(tuple.parent_checkpoint_id().map(|id| &**id))),
+        ("parent_checkpoint_id", json!(tuple.parent_checkpoint_id())),
         ("ts", json!(&*tuple.checkpoint.ts)),
         ("step", json!(tuple.metadata.step())),
         ("source", json!(tuple.metadata.source())),

@@ -92,7 +92,7 @@ impl Scratch {
     /// Looks whether the server has vectors. The extension is not made: the database is the user's.
     pub(crate) async fn new(url: &str) -> Result<Self> {
         let (config, _) = with_store(url)?;
-        let database = Database::new(config.pool()?, false, 0);
+        let database = Database::new(config.pool()?, true, false, 0);
         let found = database.connection().await?;
         let found = found.query("SELECT 1 FROM pg_extension WHERE extname = 'vector'", &[]).await?;
         let has_vectors = !found.is_empty();

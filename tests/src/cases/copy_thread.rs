@@ -49,7 +49,7 @@ async fn all_checkpoints(ctx: Ctx) -> Done {
     ensure_eq!(copies.len(), originals.len(), "number of copies");
     for (original, copy) in originals.iter().zip(&copies) {
         ensure_eq!(copy.checkpoint, original.checkpoint, "checkpoint");
-        ensure_eq!(copy.config.thread_id(), &target, "thread");
+        ensure_eq!(copy.config.thread_id(), &*target, "thread");
     }
     Ok(())
 }

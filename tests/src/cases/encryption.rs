@@ -191,7 +191,7 @@ async fn a_thread_of_both(ctx: Ctx) -> Done {
         let changed = checkpoint_core::ChannelVersions::from_iter([("new".into(), 2.into())]);
         let sealed = saver.put(&clear, &second, &crate::fixture::metadata(1), &changed).await?;
         write(&saver, &clear, "task", &[("ch", "sealed".into())]).await?;
-        let found = saver.list_all(ListQuery::thread(clear.thread_id().clone())).await?;
+        let found = saver.list_all(ListQuery::thread(clear.thread_id())).await?;
         let found: Vec<_> = found.into_iter().map(|tuple| tuple.checkpoint).collect();
         ensure_eq!(found, [second, first], "{name}: checkpoints");
         let tuple = read(&saver, &clear).await?;

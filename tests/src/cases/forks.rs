@@ -2,7 +2,7 @@
 
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelVersion, ChannelVersions, CheckpointConfig, CheckpointMetadata, ErrorKind,
-    ListQuery, PruneStrategy, Result, SaverExt, Str,
+    ListQuery, PruneStrategy, PutOptions, Result, SaverExt, Str,
 };
 
 use crate::case::{Ctx, Failure};
@@ -38,7 +38,7 @@ async fn put_again_replaces_checkpoint_and_metadata(ctx: Ctx) -> Done {
     let tuple = read(ctx.saver(), &stored).await?;
     ensure_eq!(tuple.checkpoint, second, "checkpoint");
     ensure_eq!(tuple.metadata, CheckpointMetadata::new("update", 2), "metadata");
-    let query = ListQuery::thread(config.thread_id().clone());
+    let query = ListQuery::thread(config.thread_id());
     ensure_eq!(ids(ctx.saver(), query).await?, [first.id], "ids");
     Ok(())
 }
@@ -165,15 +165,11 @@ async fn unchanged_values_are_the_parents(ctx: Ctx) -> Done {
         let mut made = at_version(1, &[("kept", big.clone())]).with_channel("own", own, step);
         let whole = made.clone();
         made.channel_values.shift_remove("kept");
-        made.unchanged = vec!["kept".into()];
+        let options = PutOptions::default().unchanged(["kept"]);
         let new_versions = [(Str::from("own"), ChannelVersion::from(step))].into_iter().collect();
-        let put = ctx.saver().put(&at, &made, &metadata(step), &new_versions).await;
+        let put = ctx.saver().put_with(&at, &made, &metadata(step), &new_versions, &options).await;
         if matches!(&put, Err(error) if error.kind() == ErrorKind::Unsupported) {
-            ensure_eq!(
-                ids(ctx.saver(), ListQuery::thread(config.thread_id().clone())).await?.len(),
-                1,
-                "stored"
-            );
+            ensure_eq!(ids(ctx.saver(), ListQuery::thread(config.thread_id())).await?.len(), 1, "stored");
             return Ok(());
         }
         at = put?;
@@ -189,10 +185,10 @@ async fn unchanged_values_that_the_parent_has_not(ctx: Ctx) -> Done {
         let mut made = at_version(version, &[("kept", big()?)]).with_channel("new", big()?, 9);
         let whole = made.clone();
         made.channel_values.shift_remove("kept");
-        made.unchanged = vec!["kept".into()];
         Ok((made, whole))
     };
     let new_versions: ChannelVersions = [(Str::from("new"), ChannelVersion::from(9))].into_iter().collect();
+    let options = PutOptions::default().unchanged(["kept"]);
     for way in ["deleted", "another version", "never there", "no parent"] {
         let config = CheckpointConfig::new(ctx.thread());
         let mut parent = put(ctx.saver(), &config, &at_version(1, &[("kept", big()?)])).await?;
@@ -203,24 +199,21 @@ async fn unchanged_values_that_the_parent_has_not(ctx: Ctx) -> Done {
             "never there" => parent = put(ctx.saver(), &parent, &checkpoint(&[])).await?,
             _ => parent = config.clone(),
         }
-        let before = ids(ctx.saver(), ListQuery::thread(config.thread_id().clone())).await?;
+        let before = ids(ctx.saver(), ListQuery::thread(config.thread_id())).await?;
         let (part, whole) = made(version)?;
-        let Err(error) = ctx.saver().put(&parent, &part, &metadata(1), &new_versions).await else {
+        let Err(error) = ctx.saver().put_with(&parent, &part, &metadata(1), &new_versions, &options).await
+        else {
             return Err(Failure::new(format!("{way}: it was stored")));
         };
         ensure!(matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Unsupported), "{way}: {error}");
-        ensure_eq!(
-            ids(ctx.saver(), ListQuery::thread(config.thread_id().clone())).await?,
-            before,
-            "{way}: ids"
-        );
+        ensure_eq!(ids(ctx.saver(), ListQuery::thread(config.thread_id())).await?, before, "{way}: ids");
         let stored = ctx.saver().put(&parent, &whole, &metadata(1), &new_versions).await?;
         ensure_eq!(read(ctx.saver(), &stored).await?.checkpoint, whole, "{way}");
     }
-    let mut unversioned = checkpoint(&[]);
-    unversioned.unchanged = vec!["kept".into()];
+    let unversioned = checkpoint(&[]);
     let parent = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
-    let refused = put(ctx.saver(), &parent, &unversioned).await;
+    let versions = ChannelVersions::new();
+    let refused = ctx.saver().put_with(&parent, &unversioned, &metadata(1), &versions, &options).await;
     ensure!(refused.is_err(), "a channel without a version was stored");
     Ok(())
 }

@@ -99,7 +99,7 @@ async fn hostile_threads(ctx: Ctx) -> Done {
                 );
                 continue;
             };
-            ensure_eq!(stored.thread_id(), &thread_id, "thread");
+            ensure_eq!(stored.thread_id(), &*thread_id, "thread");
             ensure_eq!(value(&read(ctx.saver(), &config).await?, "v")?, "in".into(), "value");
             let found = ids(ctx.saver(), ListQuery::thread(thread_id.clone())).await?;
             ensure_eq!(found, [id_of(&stored)], "listing of {thread_id:?}");

@@ -104,9 +104,7 @@ async fn before_in_every_combination(ctx: Ctx) -> Done {
                     let expected: Vec<Str> = stored
                         .iter()
                         .rev()
-                        .filter(|config| {
-                            checkpoint_ns.is_none_or(|wanted| wanted == &**config.checkpoint_ns())
-                        })
+                        .filter(|config| checkpoint_ns.is_none_or(|wanted| wanted == config.checkpoint_ns()))
                         .map(id_of)
                         .filter(|id| *id < cursor && (source.is_none() || steps(id) % 2 == 0))
                         .take(limit.unwrap_or(usize::MAX))

@@ -315,16 +315,16 @@ impl World {
         // What happens to the parent when a checkpoint is put again differs between databases, so it stays.
         let stored = self.model.get_tuple(&config).await?;
         let parent = match &stored {
-            Some(tuple) => tuple.parent_checkpoint_id().cloned(),
-            None => {
-                parent.map(|parent| self.id(parent)).filter(|parent| Some(parent) != config.checkpoint_id())
-            }
+            Some(tuple) => tuple.parent_checkpoint_id().map(Str::from),
+            None => parent
+                .map(|parent| self.id(parent))
+                .filter(|parent| Some(&**parent) != config.checkpoint_id()),
         };
         let base = match &parent {
             Some(parent) => self.model.get_tuple(&config.clone().with_checkpoint_id(parent.clone())).await?,
             None => None,
         };
-        let mut made = Checkpoint::with_id(config.checkpoint_id().cloned().unwrap_or_default());
+        let mut made = Checkpoint::with_id(config.checkpoint_id().map(Str::from).unwrap_or_default());
         if let Some(base) = base {
             made.channel_values = base.checkpoint.channel_values;
             made.channel_versions = base.checkpoint.channel_versions;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use checkpoint_core::serde::document;
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple,
-    Cipher, DeltaChannelHistory, ErrorKind, ListQuery, PruneStrategy, SaverExt, Str, ThreadQuery, TypedBytes,
+    Cipher, DeltaChannelHistory, ErrorKind, ListQuery, PruneStrategy, PutOptions, SaverExt, Str, ThreadQuery,
+    TypedBytes, opaque,
 };
 use futures_util::TryStreamExt;
 
@@ -81,7 +82,7 @@ impl Handle {
     /// A checkpoint as this saver takes it, and gives it back.
     fn form(&self, made: &Checkpoint) -> Checkpoint {
         if self.is_whole {
-            Checkpoint::opaque(made.id.clone(), self.foreign.dumps(made))
+            opaque::checkpoint(made.id.clone(), self.foreign.dumps(made))
         } else {
             made.clone()
         }
@@ -93,7 +94,9 @@ impl Handle {
         made: &Checkpoint,
         metadata: &CheckpointMetadata,
     ) -> checkpoint_core::Result<CheckpointConfig> {
-        self.saver.put(config, &self.form(made), metadata, &made.channel_versions).await
+        let snapshots = made.channel_values.iter().filter(|(_, value)| self.foreign.is_snapshot(value));
+        let options = PutOptions::default().delta_snapshots(snapshots.map(|(channel, _)| channel.clone()));
+        self.saver.put_with(config, &self.form(made), metadata, &made.channel_versions, &options).await
     }
 
     /// A chain of steps with a delta channel `log`: a snapshot in some, else a version alone; two writes on each.
@@ -188,17 +191,21 @@ async fn values_come_back_as_they_were_given(ctx: Ctx) -> Done {
             values.extend(encrypted_values());
         }
         let mut made = Checkpoint::new(0);
+        let mut options = PutOptions::default();
         let mut writes = Vec::new();
         for (at, typed) in values.into_iter().enumerate() {
             made = made.with_channel(format!("{at}"), typed.clone(), 1).with_channel(
                 format!("snapshot {at}"),
-                ChannelValue::DeltaSnapshot(typed.clone()),
+                typed.clone(),
                 1,
             );
+            options = options.delta_snapshots([format!("snapshot {at}")]);
             writes.push((Str::from(format!("{at}")), ChannelValue::Blob(typed)));
         }
         let thread_id = ctx.thread();
-        let stored = put(&handle.saver, &CheckpointConfig::new(thread_id.clone()), &made).await?;
+        let config = CheckpointConfig::new(thread_id.clone());
+        let versions = &made.channel_versions;
+        let stored = handle.saver.put_with(&config, &made, &metadata(0), versions, &options).await?;
         handle.saver.put_writes(&stored, &writes, "task", "").await?;
         let tuple = read(&handle.saver, &stored).await?;
         for (channel, value) in &made.channel_values {
@@ -245,7 +252,7 @@ async fn scalars_stay_readable(ctx: Ctx) -> Done {
 async fn a_checkpoint_that_is_one_value_is_refused(ctx: Ctx) -> Done {
     for handle in Handle::all(&ctx).await? {
         let config = CheckpointConfig::new(ctx.thread());
-        let made = Checkpoint::opaque(random(), handle.foreign.dumps(&checkpoint(&[])));
+        let made = opaque::checkpoint(random(), handle.foreign.dumps(&checkpoint(&[])));
         let kind = if made.is_sealed() { ErrorKind::Crypto } else { ErrorKind::InvalidArgument };
         expect_kind(put(&handle.saver, &config, &made).await, kind, handle.foreign.tag)?;
         ensure_eq!(handle.saver.get_tuple(&config).await?, None, "refused, but stored");
@@ -263,7 +270,7 @@ async fn whole_checkpoints_come_back_as_they_were_given(ctx: Ctx) -> Done {
         let mut config = CheckpointConfig::new(thread_id.clone());
         let mut made = Vec::new();
         for typed in values {
-            let checkpoint = Checkpoint::opaque(random(), typed);
+            let checkpoint = opaque::checkpoint(random(), typed);
             config = put(&handle.saver, &config, &checkpoint).await?;
             ensure_eq!(read(&handle.saver, &config).await?.checkpoint, checkpoint, "checkpoint");
             made.insert(0, checkpoint);
@@ -271,7 +278,7 @@ async fn whole_checkpoints_come_back_as_they_were_given(ctx: Ctx) -> Done {
         let listed = handle.listed(&thread_id).await?;
         ensure!(listed.iter().map(|tuple| &tuple.checkpoint).eq(&made), "the listing differs");
         // The same id again.
-        let again = Checkpoint::opaque(id_of(&config), TypedBytes::new("own", &b"again"[..]));
+        let again = opaque::checkpoint(id_of(&config), TypedBytes::new("own", &b"again"[..]));
         put(&handle.saver, &config, &again).await?;
         ensure_eq!(read(&handle.saver, &config).await?.checkpoint, again, "the second put");
     }
@@ -299,7 +306,7 @@ async fn plain_savers_refuse_it(ctx: Ctx) -> Done {
         ("own", ErrorKind::InvalidArgument),
         ("msgpack+aes", ErrorKind::Crypto),
     ] {
-        let made = Checkpoint::opaque(random(), Foreign { tag }.dumps(&checkpoint(&[])));
+        let made = opaque::checkpoint(random(), Foreign { tag }.dumps(&checkpoint(&[])));
         expect_kind(put(ctx.saver(), &config, &made).await, kind, tag)?;
     }
     ensure_eq!(ctx.saver().get_tuple(&config).await?, None, "refused, but stored");
@@ -376,15 +383,17 @@ async fn nothing_stays_in_the_clear(ctx: Ctx) -> Done {
         let canary = format!("canary-{}", random());
         let typed = TypedBytes::new("own", canary.clone().into_bytes());
         let made = if is_whole {
-            Checkpoint::opaque(random(), typed.clone())
+            opaque::checkpoint(random(), typed.clone())
         } else {
             checkpoint(&[
                 ("blob", typed.clone().into()),
-                ("snapshot", ChannelValue::DeltaSnapshot(typed.clone())),
+                ("snapshot", typed.clone().into()),
                 ("scalar", canary.as_str().into()),
             ])
         };
-        let stored = put(&saver, &CheckpointConfig::new(ctx.thread()), &made).await?;
+        let config = CheckpointConfig::new(ctx.thread());
+        let options = PutOptions::default().delta_snapshots(["snapshot"]);
+        let stored = saver.put_with(&config, &made, &metadata(0), &made.channel_versions, &options).await?;
         write(&saver, &stored, "task", &[("blob", typed.into())]).await?;
         read(&saver, &stored).await?;
         let raw = target.raw().await?;
@@ -549,7 +558,7 @@ async fn messagepack_needs_no_reader(ctx: Ctx) -> Done {
             made.channel_values.insert("log".into(), snapshot(&list(&[step]))?);
         }
         let typed = TypedBytes::msgpack(document::encode_checkpoint(&made)?);
-        config = put(&saver, &config, &Checkpoint::opaque(made.id, typed)).await?;
+        config = put(&saver, &config, &opaque::checkpoint(made.id, typed)).await?;
     }
     saver.prune(&[&thread_id], PruneStrategy::KeepLatest).await?;
     ensure_eq!(ids(&saver, ListQuery::thread(thread_id)).await?.len(), 3, "number of checkpoints left");
@@ -567,7 +576,7 @@ async fn a_thread_of_plain_and_opaque_savers(ctx: Ctx) -> Done {
             return Ok(made.clone());
         }
         let typed = TypedBytes::msgpack(document::encode_checkpoint(made)?);
-        Ok::<_, checkpoint_core::Error>(Checkpoint::opaque(made.id.clone(), typed))
+        Ok::<_, checkpoint_core::Error>(opaque::checkpoint(made.id.clone(), typed))
     };
     let first = checkpoint(&values);
     let stored = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &first).await?;

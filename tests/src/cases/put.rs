@@ -113,7 +113,7 @@ async fn preserves_metadata(ctx: Ctx) -> Done {
 async fn in_namespace(ctx: Ctx, checkpoint_ns: &str) -> Done {
     let config = CheckpointConfig::new(ctx.thread()).with_checkpoint_ns(checkpoint_ns);
     let stored = put(ctx.saver(), &config, &checkpoint(&[])).await?;
-    ensure_eq!(&**stored.checkpoint_ns(), checkpoint_ns, "namespace of the returned config");
+    ensure_eq!(stored.checkpoint_ns(), checkpoint_ns, "namespace of the returned config");
     ensure_eq!(read(ctx.saver(), &stored).await?.config, stored, "config by id");
     ensure_eq!(read(ctx.saver(), &config).await?.config, stored, "config of the newest");
     Ok(())
@@ -130,7 +130,7 @@ async fn child_namespace(ctx: Ctx) -> Done {
 async fn default_namespace(ctx: Ctx) -> Done {
     let config = CheckpointConfig::new(ctx.thread());
     put(ctx.saver(), &config, &checkpoint(&[])).await?;
-    ensure_eq!(&**read(ctx.saver(), &config).await?.config.checkpoint_ns(), "", "namespace");
+    ensure_eq!(read(ctx.saver(), &config).await?.config.checkpoint_ns(), "", "namespace");
     Ok(())
 }
 

@@ -177,7 +177,7 @@ async fn one_form(ctx: Ctx) -> Done {
         ("null tag", TypedBytes::new("null", Bytes::new()).into(), ChannelValue::Null),
         ("bytes", blob(Value::Bin(Bytes::from_static(b"b")))?, bytes(&b"b"[..])),
         ("bool", blob(true.into())?, true.into()),
-        ("snapshot", ChannelValue::DeltaSnapshot(log.to_typed()?), log),
+        ("snapshot", ChannelValue::Blob(log.to_typed()?), log),
     ];
     let made = forms
         .iter()

@@ -59,10 +59,8 @@ pub(crate) async fn check_queries(saver: &impl BaseCheckpointSaver, expected: &J
     for recorded in queries {
         let name = recorded["query"].as_str().unwrap();
         let found = saver.list_all(query(name)).await.unwrap();
-        let found: Json = found
-            .iter()
-            .map(|tuple| json!([&**tuple.config.checkpoint_ns(), &*tuple.checkpoint.id]))
-            .collect();
+        let found: Json =
+            found.iter().map(|tuple| json!([tuple.config.checkpoint_ns(), &*tuple.checkpoint.id])).collect();
         assert_eq!(found, recorded["ids"], "{name}");
     }
 }
@@ -170,9 +168,9 @@ fn of_metadata(metadata: &CheckpointMetadata) -> Json {
 
 fn of_config(config: &CheckpointConfig) -> Json {
     json!({ "configurable": {
-        "thread_id": &**config.thread_id(),
-        "checkpoint_ns": &**config.checkpoint_ns(),
-        "checkpoint_id": config.checkpoint_id().map(|id| &**id),
+        "thread_id": config.thread_id(),
+        "checkpoint_ns": config.checkpoint_ns(),
+        "checkpoint_id": config.checkpoint_id(),
     }})
 }
 

@@ -260,7 +260,7 @@ fn fail(part: &[Joint], error: Error) {
     }
     let error = Arc::new(error);
     for caller in callers {
-        caller.fill(Err(Error::copy_of(&error)));
+        caller.fill(Err(Error::share(&error)));
     }
 }
 
@@ -323,5 +323,9 @@ impl<S: BaseStore> BaseStore for BatchedStore<S> {
 
     async fn sweep_ttl(&self) -> Result<u64> {
         self.store.sweep_ttl().await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.store.close().await
     }
 }

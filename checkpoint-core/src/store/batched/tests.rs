@@ -73,6 +73,10 @@ impl BaseStore for Probe {
         }
         self.store.batch(ops).await
     }
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+
     async fn sweep_ttl(&self) -> Result<u64> {
         Ok(0)
     }
@@ -374,6 +378,10 @@ impl BaseStore for Remote {
         }
         self.store.batch(ops).await
     }
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+
     async fn sweep_ttl(&self) -> Result<u64> {
         Ok(0)
     }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use checkpoint_core::delta::is_snapshot;
 use checkpoint_core::{
-    ChannelValue, ChannelValues, Checkpoint, CheckpointMetadata, CheckpointTuple, PendingWrite, Value,
+    ChannelValue, ChannelValues, Checkpoint, CheckpointMetadata, CheckpointTuple, PendingWrite, Value, opaque,
 };
 
 /// The entry of old checkpoints' metadata that LangGraph's Postgres saver does not store.
@@ -43,7 +43,7 @@ fn same_content(a: &Checkpoint, b: &Checkpoint) -> bool {
         // version, another one only where it was taken. The channel's value is the same.
         && same_entries_of(&a.channel_values, &b.channel_values, is_snapshot)
         && same_entries_of(&a.extra, &b.extra, |_| false)
-        && a.opaque == b.opaque
+        && opaque::value(a) == opaque::value(b)
 }
 
 /// Whether both have the same values; those that one alone has must be `spare`.

@@ -116,7 +116,7 @@ impl Comparison {
     fn only_in_target(&mut self, tuples: &[CheckpointTuple], counts: &Counts) {
         for tuple in tuples {
             counts.only_in_target.add(1);
-            self.went_on.insert(tuple.config.checkpoint_ns().clone());
+            self.went_on.insert(tuple.config.checkpoint_ns().into());
         }
     }
 
@@ -245,7 +245,7 @@ impl Sent {
     fn new_versions(&mut self, tuple: &CheckpointTuple) -> ChannelVersions {
         let checkpoint = &tuple.checkpoint;
         let ns = tuple.config.checkpoint_ns();
-        let last = self.0.get(ns).filter(|last| tuple.parent_checkpoint_id() == Some(&last.checkpoint_id));
+        let last = self.0.get(ns).filter(|last| tuple.parent_checkpoint_id() == Some(&*last.checkpoint_id));
         let is_new = |channel: &Str| {
             last.is_none_or(|last| {
                 last.versions.get(channel) != checkpoint.channel_versions.get(channel)
@@ -266,7 +266,7 @@ impl Sent {
         if self.0.len() >= NAMESPACES && !self.0.contains_key(ns) {
             self.0.clear();
         }
-        self.0.insert(ns.clone(), now);
+        self.0.insert(ns.into(), now);
         new
     }
 }
@@ -304,10 +304,9 @@ async fn send(sides: &Sides, lacking: Lacking, sent: &mut Sent, counts: &Counts)
     }
     let new_versions = sent.new_versions(&tuple);
     // The thread and the place alone: whatever else a config holds would be merged into the metadata.
-    let mut parent =
-        CheckpointConfig::new(config.thread_id().clone()).with_checkpoint_ns(config.checkpoint_ns().clone());
+    let mut parent = CheckpointConfig::new(config.thread_id()).with_checkpoint_ns(config.checkpoint_ns());
     if let Some(id) = tuple.parent_checkpoint_id() {
-        parent = parent.with_checkpoint_id(id.clone());
+        parent = parent.with_checkpoint_id(id);
     }
     if !sides.dry_run {
         sides.to.put(&parent, &tuple.checkpoint, &tuple.metadata, &new_versions).await.map_err(failed)?;

@@ -1,8 +1,9 @@
-//! What happens to a value between a saver's caller and the row.
+//! What happens to a value between the caller of a saver and the row.
 
 use std::borrow::Cow;
 
-use super::{AssociatedData, Cipher, gcm};
+use super::AssociatedData;
+use crate::cipher::{Cipher, is_own_gcm};
 use crate::{ChannelValue, Error, ErrorKind, Result, TypedBytes};
 
 /// How a backend stores values and gives them back: every value passes it on its way to a row and from one.
@@ -89,10 +90,25 @@ impl ValueCodec {
         }
     }
 
+    /// Decrypts what is stored under one identity and encrypts it for another: for copies of values that are bound to
+    /// their row.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open) and [`seal`](Self::seal). Ciphertext is never kept, whatever `keep_sealed` says.
+    pub fn reseal(
+        &self,
+        typed: TypedBytes,
+        from: &AssociatedData<'_>,
+        to: &AssociatedData<'_>,
+    ) -> Result<TypedBytes> {
+        let strict = self.strict();
+        strict.seal(strict.open(typed, from)?, to)
+    }
+
     /// Whether a sealed value is nothing to us. What our own cipher bound to its place is not: copied as it is, it could
     /// not be opened.
     fn is_foreign(&self, typed: &TypedBytes) -> bool {
-        self.opaque_values && !gcm::is_own(typed)
+        self.opaque_values && !is_own_gcm(typed)
     }
 
     /// Opens what stands in a place and makes of it what the caller gets.

@@ -1,0 +1,77 @@
+//! What a stored value is bound to.
+
+/// The identity of a stored value, which AES-256-GCM authenticates: a row that is moved elsewhere does not decrypt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AssociatedData<'a> {
+    /// A whole checkpoint.
+    Checkpoint {
+        /// The thread.
+        thread_id: &'a str,
+        /// The namespace.
+        checkpoint_ns: &'a str,
+        /// The checkpoint.
+        checkpoint_id: &'a str,
+    },
+    /// The value of a channel at a version.
+    Blob {
+        /// The thread.
+        thread_id: &'a str,
+        /// The namespace.
+        checkpoint_ns: &'a str,
+        /// The channel.
+        channel: &'a str,
+        /// The version, as text.
+        version: &'a str,
+    },
+    /// A pending write.
+    Write {
+        /// The thread.
+        thread_id: &'a str,
+        /// The namespace.
+        checkpoint_ns: &'a str,
+        /// The checkpoint.
+        checkpoint_id: &'a str,
+        /// The task.
+        task_id: &'a str,
+        /// The write's index in the task.
+        idx: i32,
+        /// The channel written to.
+        channel: &'a str,
+    },
+}
+
+impl AssociatedData<'_> {
+    /// An unambiguous form: a kind, then each part with its length before it.
+    pub(crate) fn bind(&self, out: &mut Vec<u8>) {
+        let mut parts = |kind: u8, parts: &[&[u8]]| {
+            out.push(kind);
+            for part in parts {
+                out.extend_from_slice(&(part.len() as u64).to_be_bytes());
+                out.extend_from_slice(part);
+            }
+        };
+        match self {
+            Self::Checkpoint { thread_id, checkpoint_ns, checkpoint_id } => {
+                parts(1, &[thread_id.as_bytes(), checkpoint_ns.as_bytes(), checkpoint_id.as_bytes()]);
+            }
+            Self::Blob { thread_id, checkpoint_ns, channel, version } => {
+                parts(
+                    2,
+                    &[thread_id.as_bytes(), checkpoint_ns.as_bytes(), channel.as_bytes(), version.as_bytes()],
+                );
+            }
+            Self::Write { thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel } => parts(
+                3,
+                &[
+                    thread_id.as_bytes(),
+                    checkpoint_ns.as_bytes(),
+                    checkpoint_id.as_bytes(),
+                    task_id.as_bytes(),
+                    &idx.to_be_bytes(),
+                    channel.as_bytes(),
+                ],
+            ),
+        }
+    }
+}

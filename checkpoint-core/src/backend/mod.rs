@@ -1,0 +1,33 @@
+//! For implementers of savers and stores: what every backend does alike.
+//!
+//! A backend keeps its statements or keys, its row decoding, its error table and its page cursors. The rest is here:
+//!
+//! * [`Calls`] runs a call: span, metrics, error context, and `close()`.
+//! * [`PreparedWrites`] and [`SplitCheckpoint`] turn the arguments of `put_writes` and `put` into rows, checked and
+//!   encrypted.
+//! * [`ValueCodec`] encrypts, decrypts and decodes values on their way to a row and back. [`CheckpointKey`] names the row.
+//! * [`pages`] and [`thread_pages`] turn a function that reads one page into a stream.
+//! * [`Backoff`] decides whether and when a failed call is retried.
+//! * [`HistoryWalk`](crate::delta::HistoryWalk) and [`NeededAncestors`](crate::delta::NeededAncestors) walk over the
+//!   ancestors of a checkpoint.
+//!
+//! `CONTRIBUTING.md` shows how a backend is added.
+
+mod associated_data;
+mod calls;
+mod key;
+mod paging;
+mod retry;
+mod split;
+pub mod telemetry;
+mod value_codec;
+mod writes;
+
+pub use associated_data::AssociatedData;
+pub use calls::{Calls, Operation};
+pub use key::CheckpointKey;
+pub use paging::{Page, pages, thread_pages};
+pub use retry::{Backoff, jitter};
+pub use split::{BlobRow, Inline, SplitCheckpoint, SplitRules};
+pub use value_codec::ValueCodec;
+pub use writes::{PreparedWrites, WriteRow};

@@ -1,0 +1,101 @@
+//! From pages to a stream.
+
+use futures_util::stream::{self, BoxStream, StreamExt};
+
+use crate::{Result, Str, ThreadInfo, ThreadQuery};
+
+/// The items of one page, and where the next page begins, if there is one. A page may be empty without being the last.
+pub type Page<T, C> = (Vec<T>, Option<C>);
+
+/// Streams the items of pages. The next page is read when the items before it were taken; the stream ends after its
+/// first error.
+pub fn pages<T, C, F>(
+    first: Option<C>,
+    read: impl Fn(C) -> F + Send + 'static,
+) -> BoxStream<'static, Result<T>>
+where
+    T: Send + 'static,
+    C: Send + 'static,
+    F: Future<Output = Result<Page<T, C>>> + Send + 'static,
+{
+    let pages = stream::unfold((first, read), |(cursor, read)| async {
+        let (items, next): (Vec<Result<T>>, _) = match read(cursor?).await {
+            Ok((items, next)) => (items.into_iter().map(Ok).collect(), next),
+            Err(error) => (vec![Err(error)], None),
+        };
+        Some((stream::iter(items), (next, read)))
+    });
+    pages.flatten().boxed()
+}
+
+/// Streams threads from a function that reads at most so many of them after a thread id.
+pub fn thread_pages<F>(
+    query: ThreadQuery,
+    page_size: usize,
+    read: impl Fn(Option<Str>, usize) -> F + Send + 'static,
+) -> BoxStream<'static, Result<ThreadInfo>>
+where
+    F: Future<Output = Result<Vec<ThreadInfo>>> + Send + 'static,
+{
+    let left = query.limit.unwrap_or(usize::MAX);
+    pages((left > 0).then_some((query.after, left)), move |(after, left)| {
+        let count = left.min(page_size);
+        let page = read(after, count);
+        async move {
+            let page = page.await?;
+            let left = left.saturating_sub(page.len());
+            let last = page.last().filter(|_| page.len() == count && left > 0);
+            let next = last.map(|last| (Some(last.thread_id.clone()), left));
+            Ok((page, next))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use futures_util::TryStreamExt;
+
+    use super::*;
+    use crate::Error;
+
+    #[tokio::test]
+    async fn pages_are_read_as_their_items_are_taken_and_end_after_an_error() {
+        let read = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&read);
+        let mut stream = pages(Some(0), move |page: u32| {
+            seen.lock().unwrap().push(page);
+            async move {
+                match page {
+                    0 => Ok((vec!["a", "b"], Some(1))),
+                    1 => Ok((vec![], Some(2))),
+                    _ => Err(Error::codec("broken")),
+                }
+            }
+        });
+        assert_eq!(stream.next().await.unwrap().unwrap(), "a");
+        assert_eq!(stream.next().await.unwrap().unwrap(), "b");
+        assert_eq!(*read.lock().unwrap(), [0]);
+        stream.next().await.unwrap().unwrap_err();
+        assert!(stream.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn threads_end_at_the_limit_or_with_a_short_page() {
+        let all = ["a", "b", "c", "d"];
+        for (limit, expected, reads) in [(None, 4, 3), (Some(3), 3, 2), (Some(4), 4, 2), (Some(0), 0, 0)] {
+            let count = Arc::new(Mutex::new(0));
+            let counted = Arc::clone(&count);
+            let query = ThreadQuery { limit, ..ThreadQuery::default() };
+            let stream = thread_pages(query, 2, move |after, most| {
+                *counted.lock().unwrap() += 1;
+                let rest = all.iter().filter(move |id| after.as_deref().is_none_or(|after| **id > after));
+                let page = rest.take(most).map(|id| ThreadInfo::new(*id, "x")).collect();
+                async move { Ok(page) }
+            });
+            let found: Vec<_> = stream.try_collect().await.unwrap();
+            assert_eq!((found.len(), *count.lock().unwrap()), (expected, reads), "{limit:?}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A checkpoint, split into what stays in its document and values that are stored once per version.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use super::{AssociatedData, ValueCodec};
+use crate::delta::is_snapshot;
+use crate::{
+    ChannelValue, ChannelVersion, ChannelVersions, Checkpoint, CheckpointConfig, Error, PutOptions, Result,
+    Str, TypedBytes,
+};
+
+/// How a backend lays out channel values.
+pub trait SplitRules {
+    /// Whether the document gives this value back as it is. Only asked without a cipher: encrypted values are never inline.
+    fn is_inline(&self, value: &ChannelValue) -> bool;
+
+    /// The version as it is part of a value's key.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a version that the database cannot hold.
+    fn version_key(&self, version: &ChannelVersion) -> Result<String>;
+
+    /// Checks a channel or type tag that is stored in a row. `what` is `channel` or `type`.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a name that the database cannot hold.
+    fn check_name(&self, what: &'static str, name: &str) -> Result<()>;
+}
+
+/// A value that is stored on its own, under its channel and version.
+#[derive(Debug, Clone)]
+pub struct BlobRow {
+    /// The channel.
+    pub channel: Str,
+    /// The version, see [`SplitRules::version_key`].
+    pub version: String,
+    /// The value, encrypted where there is a cipher.
+    pub value: TypedBytes,
+}
+
+/// What the document holds for a channel.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Inline<'a> {
+    /// The value itself.
+    Value(Cow<'a, ChannelValue>),
+    /// A mark: the value, which is stored on its own, is the snapshot of a delta channel.
+    DeltaSnapshot,
+}
+
+/// The channel values of one `put`, checked and encrypted.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct SplitCheckpoint<'a> {
+    /// What the document holds, in the order of the checkpoint's channels.
+    pub inline: Vec<(&'a str, Inline<'a>)>,
+    /// The values to store, ordered by channel and version. Concurrent calls lock their rows in this order.
+    pub blobs: Vec<BlobRow>,
+    /// The versions of values that the parent has stored already.
+    pub carried_over: BTreeMap<&'a str, &'a ChannelVersion>,
+}
+
+impl<'a> SplitCheckpoint<'a> {
+    /// Splits a checkpoint.
+    ///
+    /// Values that are not inline are stored if their channel is in `new_versions`, else carried over. A scalar that is
+    /// not inline is always stored: an older checkpoint may have it inline under the same version.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a channel without a version, and what the rules refuse;
+    /// [`Conflict`](crate::ErrorKind::Conflict) for a channel that is both unchanged and new; else as
+    /// [`ValueCodec::seal_value`].
+    pub fn new(
+        codec: &ValueCodec,
+        rules: &impl SplitRules,
+        config: &CheckpointConfig,
+        checkpoint: &'a Checkpoint,
+        new_versions: &ChannelVersions,
+        options: &'a PutOptions,
+    ) -> Result<Self> {
+        checkpoint.require_channels()?;
+        let is_marked = |channel: &str, value: &ChannelValue| {
+            if codec.opaque_values { options.is_delta_snapshot(channel) } else { is_snapshot(value) }
+        };
+        let mut split = Self { inline: Vec::new(), blobs: Vec::new(), carried_over: BTreeMap::new() };
+        for (channel, value) in &checkpoint.channel_values {
+            let value = codec.normalize(value)?;
+            if codec.cipher.is_none() && !is_marked(channel, &value) && rules.is_inline(&value) {
+                split.inline.push((channel, Inline::Value(value)));
+                continue;
+            }
+            if is_marked(channel, &value) {
+                split.inline.push((channel, Inline::DeltaSnapshot));
+            }
+            let version = checkpoint.channel_versions.get(channel).ok_or_else(|| {
+                Error::invalid_argument("a channel has a value but no version; add it to channel_versions")
+                    .with("channel", channel)
+            })?;
+            rules.check_name("channel", channel)?;
+            if value.as_blob().is_some() && !new_versions.contains_key(channel) {
+                split.carried_over.insert(channel, version);
+                continue;
+            }
+            let version = rules.version_key(version)?;
+            let data = AssociatedData::Blob {
+                thread_id: config.thread_id(),
+                checkpoint_ns: config.checkpoint_ns(),
+                channel,
+                version: &version,
+            };
+            let value = codec.seal(value.to_typed()?, &data)?;
+            rules.check_name("type", &value.tag)?;
+            split.blobs.push(BlobRow { channel: channel.clone(), version, value });
+        }
+        for channel in &options.unchanged {
+            let version = checkpoint.unchanged_version(channel)?;
+            if new_versions.contains_key(channel) {
+                return Err(Checkpoint::gone(channel));
+            }
+            if codec.opaque_values && options.is_delta_snapshot(channel) {
+                split.inline.push((channel, Inline::DeltaSnapshot));
+            }
+            split.carried_over.insert(channel, version);
+        }
+        split.blobs.sort_unstable_by(|a, b| (&a.channel, &a.version).cmp(&(&b.channel, &b.version)));
+        Ok(split)
+    }
+
+    /// About how many bytes the values have that are stored on their own.
+    pub fn bytes(&self) -> usize {
+        self.blobs.iter().map(|blob| blob.channel.len() + blob.value.data.len()).sum()
+    }
+}

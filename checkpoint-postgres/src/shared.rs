@@ -1,0 +1,56 @@
+//! What the clones of a saver share.
+
+use checkpoint_core::Result;
+use checkpoint_core::backend::{Calls, ValueCodec};
+use common_postgres::{BACKEND, Database, SYSTEM};
+
+use crate::schema::Tables;
+use crate::sql::Statements;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) calls: Calls,
+    pub(crate) database: Database,
+    /// Where listings are read.
+    pub(crate) replica: Database,
+    pub(crate) sql: Statements,
+    pub(crate) tables: Tables,
+    pub(crate) codec: ValueCodec,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        database: Database,
+        replica: Database,
+        schema: Option<&str>,
+        lz4: bool,
+        codec: ValueCodec,
+    ) -> Self {
+        Self {
+            calls: Calls::new(BACKEND, SYSTEM),
+            database,
+            replica,
+            sql: Statements::new(schema),
+            tables: Tables::new(schema, lz4),
+            codec,
+        }
+    }
+
+    /// Closes the connections.
+    pub(crate) fn release(&self) {
+        self.database.close();
+        self.replica.close();
+    }
+
+    /// How the server would run the statements of the calls, on a connection of the pool: the call's name, the SQL and
+    /// the plan as JSON.
+    pub(crate) async fn plans(&self) -> Result<Vec<(&'static str, String, String)>> {
+        let connection = self.database.connection().await?;
+        let mut plans = Vec::new();
+        for (call, sql) in self.sql.all() {
+            let explain = format!("EXPLAIN (GENERIC_PLAN, FORMAT JSON) {sql}");
+            plans.push((call, sql, connection.simple(&explain).await?));
+        }
+        Ok(plans)
+    }
+}
