@@ -2,7 +2,6 @@
 //! shares them.
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
 
 use checkpoint_conformance::Missing;
 use checkpoint_core::python::{
@@ -20,7 +19,7 @@ use serde_json::{Value as Json, json};
 
 use crate::shared::postgres::{Database, Kind, Server, in_runtime, rows};
 use crate::shared::pythons::{self, GENERATIONS};
-use crate::shared::turns::{AssociatedData, Backend, Turns, answer};
+use crate::shared::turns::{AssociatedData, Backend, Turns};
 
 /// The task under which LangGraph looks for answers that belong to no task.
 const NULL_TASK: &str = "00000000-0000-0000-0000-000000000000";
@@ -220,8 +219,8 @@ async fn scalars_sealed_by_rust(mut turns: Turns) {
     assert!(newest["values"]["__start__"].as_str().unwrap().contains("hello"), "{newest}");
     turns.key = Some("another key of 32 bytes, not that");
     turns.key = turns.key.map(|key| &key[..32]);
-    let output = turns.command(&turns.python, "newest", &[THREAD]).output().unwrap();
-    assert!(!output.status.success(), "another key opens it too");
+    let opened = turns.start(&turns.python, "newest", &[THREAD]).result();
+    assert!(opened.is_err_and(|error| error.contains("MAC")), "another key opens it too");
 }
 
 /// Tasks that are sent, one that fails next to one that does not; Rust does the failed one's work.
@@ -388,7 +387,7 @@ async fn across_generations(turns: Turns) {
     saver.thread(THREAD).record(&at, "note", &BTreeMap::from([("note", "by rust")])).await.unwrap();
     saver.setup().await.unwrap();
     let other = turns.other_python.as_deref().unwrap_or(&turns.python);
-    let end = answer("resume", &turns.command(other, "resume", &[THREAD, "yes"]).output().unwrap());
+    let end = turns.start(other, "resume", &[THREAD, "yes"]).wait();
     assert_eq!(log_of(&end["values"]), [&DONE[..], &["asked", "finish yes"]].concat());
     let at = saver.thread(THREAD).at(at.id().clone()).await.unwrap().unwrap();
     assert!(at.is_done("note"));
@@ -399,8 +398,7 @@ async fn both_at_once(turns: Turns) {
     const COUNT: usize = 40;
     let saver = turns.set_up_by_rust().await;
     let count = COUNT.to_string();
-    let python =
-        turns.command(&turns.python, "put_many", &[THREAD, &count]).stdout(Stdio::piped()).spawn().unwrap();
+    let python = turns.start(&turns.python, "put_many", &[THREAD, &count]);
     let mut ids = Vec::new();
     for step in 0..i64::try_from(COUNT).unwrap() {
         let checkpoint = Checkpoint::new(step).with_channel("by", "rust", 1);
@@ -411,7 +409,7 @@ async fn both_at_once(turns: Turns) {
         ids.push(checkpoint.id.to_string());
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    let by_python = answer("put_many", &python.wait_with_output().unwrap());
+    let by_python = python.wait();
     ids.extend(by_python["ids"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()));
     ids.sort_unstable_by(|a, b| b.cmp(a));
     let listed = saver.list_all(ListQuery::thread(THREAD)).await.unwrap();

@@ -3,8 +3,8 @@
 #![allow(dead_code, unused_imports, unused_macros, reason = "each binary uses its part of this")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use checkpoint_conformance::Missing;
 use checkpoint_core::store::{
@@ -84,29 +84,20 @@ impl Index {
 /// A Python that runs commands on its store.
 #[derive(Debug)]
 pub(crate) struct Python {
-    child: Child,
-    commands: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    commands: TcpStream,
+    answers: BufReader<TcpStream>,
 }
 
 impl Python {
     pub(crate) fn start(python: &Path, asynchronous: bool) -> Self {
-        let mut child = Command::new(python)
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("python/stores.py"))
-            .env("CHECKPOINT_TEST_ASYNC", if asynchronous { "1" } else { "0" })
-            .env("LANGSMITH_TRACING", "false")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let (commands, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Self { child, commands, answers: BufReader::new(answers) }
+        let environment = [("CHECKPOINT_TEST_ASYNC", Some(if asynchronous { "1" } else { "0" }))];
+        let commands = pythons::start(python, "stores", &[], &environment);
+        Self { answers: BufReader::new(commands.try_clone().unwrap()), commands }
     }
 
     /// Gives it a command, and does not wait for it.
     pub(crate) fn tell(&mut self, command: &Json) {
-        writeln!(self.commands, "{command}").unwrap();
+        self.commands.write_all(format!("{command}\n").as_bytes()).unwrap();
     }
 
     /// What the oldest command came to that was not asked for: its result, or the error's class and message.
@@ -132,14 +123,6 @@ impl Python {
     /// Runs a command that succeeds.
     pub(crate) fn run(&mut self, command: &Json) -> Json {
         self.call(command).unwrap_or_else(|error| panic!("Python's {command} failed: {error}"))
-    }
-}
-
-impl Drop for Python {
-    fn drop(&mut self) {
-        // It may be in the middle of something when a test has failed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
