@@ -8,7 +8,8 @@ use checkpoint_core::{
     BaseCheckpointSaver, ChannelVersions, Checkpoint, CheckpointConfig, PruneStrategy, id,
 };
 
-use crate::shared::load::{Random, is_sound, metadata, step, writes};
+use super::load::{is_sound, metadata, step, writes};
+use crate::shared::faults::{Random, rounds};
 use crate::shared::postgres::{Database, Server, Test, count, tests};
 
 /// Deadlocks that the server has seen in this database. A session reports them when it ends.
@@ -38,7 +39,7 @@ async fn nothing_deadlocks(server: &Server) {
             tokio::spawn(async move {
                 let mut random = Random(seed);
                 let mut newest = CheckpointConfig::new("a").with_checkpoint_id(id::uuid6(0));
-                for number in 0..100 {
+                for number in 0..rounds(100) {
                     let (thread, other) = (*random.pick(&THREADS), *random.pick(&THREADS));
                     let ns = *random.pick(&["", "child:1"]);
                     let run_id = format!("run-{}", random.below(20));
@@ -73,7 +74,7 @@ async fn nothing_deadlocks(server: &Server) {
     for task in tasks {
         task.await.unwrap();
     }
-    assert_eq!(done.load(Ordering::Acquire), 1200);
+    assert_eq!(done.load(Ordering::Acquire), rounds(1200));
     is_sound(&database, &saver).await;
     drop(saver);
     assert_eq!(deadlocks(&database).await, 0);
@@ -115,7 +116,7 @@ async fn values_that_are_carried_over_stay(server: &Server) {
             tokio::spawn(async move {
                 let mut config = CheckpointConfig::new(format!("thread-{which}"));
                 let mut last = step(0);
-                for number in 0..60 {
+                for number in 0..rounds(60) {
                     // One channel is new, the others are as they were.
                     let new = step(number);
                     let mut made = Checkpoint { id: new.id.clone(), ..last.clone() };
@@ -163,7 +164,7 @@ async fn a_thread_is_deleted_under_its_next_step(server: &Server) {
             tokio::spawn(async move {
                 let mut random = Random(which);
                 let thread = format!("thread-{which}");
-                for number in 0..250 {
+                for number in 0..rounds(250) {
                     let made = step(number);
                     let config = CheckpointConfig::new(thread.clone());
                     let stored =

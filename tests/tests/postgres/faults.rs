@@ -16,10 +16,11 @@ use checkpoint_core::{
 use checkpoint_postgres::PostgresSaver;
 use tokio::task::JoinHandle;
 
-use crate::shared::load::{
-    Load, Random, cut_connections, drop_somewhere, is_sound, join, list, may_fail, metadata, step, writes,
+use super::load::{is_sound, list, metadata, step, writes};
+use crate::shared::faults::{
+    Load, Random, cut_again_and_again, cut_when_idle, drop_somewhere, join, may_fail, restart_under, rounds,
 };
-use crate::shared::postgres::{Database, Kind, Server, Test, in_runtime, rows, tests};
+use crate::shared::postgres::{Database, Kind, Server, Test, in_runtime, tests};
 use crate::shared::server;
 
 /// Makes this binary a process that writes to a database, given as its address, until it is killed.
@@ -95,30 +96,14 @@ async fn verify(database: &Database, saver: &PostgresSaver, known: &[Acknowledge
     is_sound(database, saver).await;
 }
 
-async fn started(database: &Database) -> Vec<Vec<Option<String>>> {
-    rows(&database.client().await, "SELECT pg_postmaster_start_time(), 1").await
-}
-
 /// Stopped in an orderly way, then by a crash, and started again while everybody goes on writing.
 async fn the_server_is_stopped_and_started(_server: &Server) -> Result<(), Missing> {
     let server = server::Private::new(&checkpoint_servers::POSTGRES).await?;
     let database = Database::set_up(&server.url()).await;
     let saver = database.builder().max_connections(5).build().unwrap();
     let (load, writers) = start(&saver, 6);
-    load.goes_on(30).await;
-    let first = started(&database).await;
-    for crash in [false, true] {
-        if crash {
-            server.kill().await;
-        } else {
-            server.stop().await;
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        server.start().await;
-        load.goes_on(30).await;
-    }
+    restart_under(&load, &server, &database).await;
     let known = load.end(writers).await;
-    assert_ne!(started(&database).await, first, "the server was not started again");
     verify(&database, &saver, &known).await;
     Ok(())
 }
@@ -127,12 +112,7 @@ async fn connections_are_cut_a_thousand_times(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().max_connections(8).max_retries(2).build().unwrap();
     let (load, writers) = start(&saver, 8);
-    let client = database.client().await;
-    let mut cut = 0;
-    while cut < 1000 {
-        cut += cut_connections(&client, 2).await;
-        tokio::task::yield_now().await;
-    }
+    cut_again_and_again(&database, 1000).await;
     let known = load.end(writers).await;
     let acknowledged: usize = known.iter().map(|known| known.checkpoints.len()).sum();
     assert!(acknowledged > 0, "nothing was written between the cuts");
@@ -143,25 +123,20 @@ async fn connections_are_cut_a_thousand_times(server: &Server) {
 async fn idle_connections_are_cut(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().max_connections(6).build().unwrap();
-    let client = database.client().await;
-    for round in 0..5 {
-        let warm: Vec<_> = (0..12)
-            .map(|at| {
-                let (saver, made) = (saver.clone(), step(at));
-                tokio::spawn(async move {
-                    saver
-                        .put(&CheckpointConfig::new(THREAD), &made, &metadata(), &made.channel_versions)
-                        .await
-                })
+    let put_at_once = async |_| {
+        let calls = (0..12).map(|at| {
+            let (saver, made) = (saver.clone(), step(at));
+            tokio::spawn(async move {
+                saver.put(&CheckpointConfig::new(THREAD), &made, &metadata(), &made.channel_versions).await
             })
-            .collect();
-        for call in warm {
-            call.await.unwrap().unwrap();
-        }
-        assert!(cut_connections(&client, 100).await > 0, "round {round}");
+        });
+        join(calls.collect()).await.into_iter().for_each(|put| drop(put.unwrap()));
+    };
+    let list_all = async |rounds| {
         let found = saver.list_all(ListQuery::thread(THREAD)).await.unwrap();
-        assert_eq!(found.len(), 12 * (round + 1));
-    }
+        assert_eq!(found.len() as u64, 12 * rounds);
+    };
+    cut_when_idle(&database, put_at_once, list_all).await;
     is_sound(&database, &saver).await;
 }
 
@@ -296,7 +271,7 @@ async fn two_processes_are_killed_in_turns(server: &Server) {
     let acknowledged = tokio::task::spawn_blocking(move || {
         let mut acknowledged = Vec::new();
         let mut running = Writer::start(&url);
-        for round in 0..10 {
+        for round in 0..usize::try_from(rounds(10)).unwrap() {
             let other = Writer::start(&url);
             acknowledged.extend(running.wait(3));
             acknowledged.extend(other.wait(2 + round % 4));

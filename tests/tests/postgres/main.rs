@@ -15,8 +15,8 @@ use shared::server;
 #[path = "../shared"]
 mod shared {
     pub(crate) mod copy;
+    pub(crate) mod faults;
     pub(crate) mod golden;
-    pub(crate) mod load;
     pub(crate) mod plans;
     pub(crate) mod postgres;
     pub(crate) mod server;
@@ -26,6 +26,7 @@ mod contention;
 mod faults;
 mod golden;
 mod input;
+mod load;
 mod options;
 mod plans;
 mod probes;

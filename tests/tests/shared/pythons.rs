@@ -1,7 +1,7 @@
 //! The Pythons of the cross-language tests.
 //!
 //! They are named by environment variables, which `cargo xtask test` sets. Without them the cases are ignored; with
-//! `CHECKPOINT_TEST_REQUIRE=python` they fail.
+//! `CHECKPOINT_TEST_REQUIRE=python` they fail; `python-4.3` asks for one generation.
 
 #![allow(dead_code, reason = "each binary uses its part of this")]
 
@@ -25,9 +25,10 @@ fn given() -> [Option<PathBuf>; 2] {
 
 /// The Python of a generation.
 pub(crate) fn find(at: usize) -> Result<PathBuf, Missing> {
-    let (_, variable) = GENERATIONS[at];
+    let (generation, variable) = GENERATIONS[at];
     given()[at].clone().ok_or_else(|| {
-        Missing::new("python", format!("{variable} is not set; cargo xtask test sets it"), &["python"])
+        let names = ["python", &format!("python-{generation}")];
+        Missing::new("python", format!("{variable} is not set; cargo xtask test sets it"), &names)
     })
 }
 

@@ -16,7 +16,10 @@ use serde_json::{Value as Json, json};
 use store_postgres::{PostgresStore, PostgresStoreBuilder};
 use tokio::task::JoinHandle;
 
-use crate::shared::load::{Load, Random, cut_connections, drop_somewhere, join, may_fail, nobody_is_inside};
+use crate::shared::faults::{
+    Load, Random, cut_again_and_again, cut_when_idle, drop_somewhere, join, may_fail, nobody_is_inside,
+    restart_under, rounds,
+};
 use crate::shared::postgres::{Database, Kind, Server, Test, count, rows, tests};
 use crate::shared::server;
 
@@ -221,21 +224,8 @@ async fn the_server_is_stopped_and_started(_server: &Server) -> Result<(), Missi
     let server = server::Private::new(&checkpoint_servers::POSTGRES).await?;
     let (database, store) = set_up(&server.url()).await;
     let (load, writers) = start(&store, 6);
-    load.goes_on(30).await;
-    let started = "SELECT pg_postmaster_start_time(), 1";
-    let first = rows(&database.client().await, started).await;
-    for crash in [false, true] {
-        if crash {
-            server.kill().await;
-        } else {
-            server.stop().await;
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        server.start().await;
-        load.goes_on(30).await;
-    }
+    restart_under(&load, &server, &database).await;
     let known = load.end(writers).await;
-    assert_ne!(rows(&database.client().await, started).await, first, "the server was not started again");
     verify(&database, &store, &known).await;
     Ok(())
 }
@@ -259,14 +249,8 @@ async fn the_sweeper_outlives_a_restart(_server: &Server) -> Result<(), Missing>
         while count(&client, EXPIRE).await > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        if crash {
-            server.kill().await;
-        } else {
-            server.stop().await;
-        }
         // The sweeper finds nobody for a while.
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        server.start().await;
+        server.restart(crash).await;
         let value = json!({"text": "words of the restarted"});
         let put = store.put(["short"], "after", &value).ttl(Duration::from_millis(1));
         put.await.unwrap();
@@ -286,16 +270,10 @@ async fn the_sweeper_outlives_a_restart(_server: &Server) -> Result<(), Missing>
 }
 
 async fn connections_are_cut(server: &Server) {
-    const CUTS: i64 = 300;
     let (database, _) = set_up(server.url()).await;
     let store = builder(database.url()).max_connections(8).max_retries(2).build().unwrap();
     let (load, writers) = start(&store, 8);
-    let client = database.client().await;
-    let mut cut = 0;
-    while cut < CUTS {
-        cut += cut_connections(&client, 2).await;
-        tokio::task::yield_now().await;
-    }
+    cut_again_and_again(&database, 300).await;
     let known = load.end(writers).await;
     assert!(known.iter().any(|known| !known.stored.is_empty()), "nothing was written between the cuts");
     verify(&database, &store, &known).await;
@@ -304,19 +282,21 @@ async fn connections_are_cut(server: &Server) {
 /// A pool that has been idle while its connections were cut gives none of them to a caller.
 async fn idle_connections_are_cut(server: &Server) {
     let (database, store) = set_up(server.url()).await;
-    let client = database.client().await;
     let writer = Writer::new(0);
-    for round in 0..5 {
+    let put_at_once = async |round| {
         let calls = (0..12).map(|at| {
             let (store, ops) = (store.clone(), writer.batch(round * 12 + at));
             tokio::spawn(async move { store.batch(ops).await.map(drop) })
         });
         join(calls.collect()).await.into_iter().for_each(Result::unwrap);
-        assert!(cut_connections(&client, 100).await > 0, "round {round}");
-        let found = store.search(["own"]).query("words").limit(1000).await.unwrap();
-        assert_eq!(found.len() as u64, 12 * (round + 1));
-    }
-    verify(&database, &store, &[Known { writer, stored: (0..60).collect() }]).await;
+    };
+    let search = async |rounds| {
+        let found = store.search(["own"]).query("words").limit(100_000).await.unwrap();
+        assert_eq!(found.len() as u64, 12 * rounds);
+    };
+    cut_when_idle(&database, put_at_once, search).await;
+    verify(&database, &store, &[Known { writer: writer.clone(), stored: (0..rounds(5) * 12).collect() }])
+        .await;
 }
 
 async fn futures_are_dropped(server: &Server) {

@@ -8,9 +8,9 @@ use checkpoint_conformance::TestBinary;
 
 #[path = "../shared"]
 mod shared {
+    pub(crate) mod faults;
     pub(crate) mod fresh_store;
     pub(crate) mod golden;
-    pub(crate) mod load;
     pub(crate) mod plans;
     pub(crate) mod postgres;
     pub(crate) mod server;

@@ -1,4 +1,5 @@
-//! What writers write, and what has to be true once they are done.
+//! What breaks under a backend, and writers that go on meanwhile: a server that stops or crashes, connections that are cut,
+//! futures that are dropped. The tests say what is written, and what has to be true afterwards.
 
 #![allow(dead_code, reason = "each binary uses its part of this")]
 
@@ -7,15 +8,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use checkpoint_core::{
-    BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, Error, ErrorKind,
-    Str, Value, id,
-};
-use checkpoint_postgres::PostgresSaver;
+use checkpoint_core::{Error, ErrorKind};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
 use super::postgres::{Database, count, rows};
+use super::server::Private;
+
+/// How many rounds a long test runs: the usual number, or more for `cargo xtask soak`.
+pub(crate) fn rounds(usual: u64) -> u64 {
+    let times = std::env::var("CHECKPOINT_TEST_SOAK").ok().map_or(1, |times| times.parse().unwrap());
+    usual * times
+}
 
 /// Numbers that look random, the same in each run.
 #[derive(Debug)]
@@ -91,6 +95,40 @@ pub(crate) async fn cut_connections(client: &Client, most: u32) -> i64 {
     count(client, &cut).await
 }
 
+/// Stops a server in an orderly way, then by a crash, and starts it again, while writers go on.
+pub(crate) async fn restart_under(load: &Load, server: &Private, database: &Database) {
+    const STARTED: &str = "SELECT pg_postmaster_start_time(), 1";
+    load.goes_on(30).await;
+    let first = rows(&database.client().await, STARTED).await;
+    for _ in 0..rounds(1) {
+        for crash in [false, true] {
+            server.restart(crash).await;
+            load.goes_on(30).await;
+        }
+    }
+    assert_ne!(rows(&database.client().await, STARTED).await, first, "the server was not started again");
+}
+
+/// Cuts so many connections, two at a time, while writers go on, which make new ones.
+pub(crate) async fn cut_again_and_again(database: &Database, cuts: u64) {
+    let client = database.client().await;
+    let (mut cut, enough) = (0, i64::try_from(rounds(cuts)).unwrap());
+    while cut < enough {
+        cut += cut_connections(&client, 2).await;
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Cuts all connections of a pool that is idle after so many calls, round after round. The next call gets none of them.
+pub(crate) async fn cut_when_idle(database: &Database, calls: impl AsyncFn(u64), next: impl AsyncFn(u64)) {
+    let client = database.client().await;
+    for round in 0..rounds(5) {
+        calls(round).await;
+        assert!(cut_connections(&client, 100).await > 0, "round {round}");
+        next(round + 1).await;
+    }
+}
+
 /// Drops a future after a few polls or a few milliseconds, at a random point of what it does.
 pub(crate) async fn drop_somewhere<F: Future>(future: F, random: &mut Random) -> Option<F::Output> {
     let mut future = pin!(future);
@@ -123,59 +161,4 @@ pub(crate) async fn nobody_is_inside(client: &Client) {
         inside = count(client, INSIDE).await;
     }
     assert_eq!(inside, 0, "sessions inside of a transaction");
-}
-
-pub(crate) fn list(number: u64) -> ChannelValue {
-    let items = (0..40).map(|at| Value::from(i64::try_from(number).unwrap() + at)).collect();
-    ChannelValue::from_msgpack(Value::Array(items).to_msgpack().unwrap().into()).unwrap()
-}
-
-/// A checkpoint whose values are all new.
-pub(crate) fn step(number: u64) -> Checkpoint {
-    let version = format!("{:032}.{}", number + 1, id::uuid6(0));
-    ["items", "more"]
-        .into_iter()
-        .fold(Checkpoint::new(0), |made, channel| made.with_channel(channel, list(number), version.as_str()))
-        .with_channel("number", i64::try_from(number).unwrap(), version.as_str())
-}
-
-pub(crate) fn metadata() -> CheckpointMetadata {
-    CheckpointMetadata::new("loop", 1)
-}
-
-pub(crate) fn writes(number: u64) -> [(Str, ChannelValue); 2] {
-    [("items".into(), list(number)), ("number".into(), i64::try_from(number).unwrap().into())]
-}
-
-/// No checkpoint lacks a value that it names, writes are whole, no session is inside of a transaction, the pool works.
-pub(crate) async fn is_sound(database: &Database, saver: &PostgresSaver) {
-    const MISSING: &str = "
-        SELECT c.thread_id, c.checkpoint_id, named.channel
-        FROM checkpoints AS c, jsonb_each_text(c.checkpoint->'channel_versions') AS named(channel, version)
-        WHERE NOT c.checkpoint->'channel_values' ? named.channel AND NOT EXISTS (
-            SELECT FROM checkpoint_blobs AS b
-            WHERE (b.thread_id, b.checkpoint_ns, b.channel, b.version)
-                = (c.thread_id, c.checkpoint_ns, named.channel, named.version))";
-    const HALF: &str = "
-        SELECT thread_id, checkpoint_id, task_id FROM checkpoint_writes
-        GROUP BY thread_id, checkpoint_ns, checkpoint_id, task_id HAVING count(*) <> 2";
-    let client = database.client().await;
-    nobody_is_inside(&client).await;
-    assert_eq!(rows(&client, MISSING).await, Vec::<Vec<_>>::new(), "values that are named and missing");
-    assert_eq!(rows(&client, HALF).await, Vec::<Vec<_>>::new(), "writes that are there in part");
-    // More calls at once than the pool has connections.
-    let calls: Vec<_> = (0..40)
-        .map(|at| {
-            let saver = saver.clone();
-            tokio::spawn(async move {
-                let made = step(at);
-                let config = CheckpointConfig::new(format!("afterwards-{at}"));
-                let stored = saver.put(&config, &made, &metadata(), &made.channel_versions).await?;
-                saver.get_tuple(&stored).await.map(|found| found.unwrap().checkpoint == made)
-            })
-        })
-        .collect();
-    for call in calls {
-        assert!(call.await.unwrap().unwrap(), "the pool does not work any more");
-    }
 }
