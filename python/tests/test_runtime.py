@@ -555,6 +555,8 @@ def test_forked_workers(kind: Kind, place: str) -> None:
 def test_ctrl_c_in_a_sync_call(kind: Kind, place: str, saver: Any, lock: Held) -> None:
     put(Flow(None), saver, thread("t"), {"v": [1]})
     script = """
+    # A shell starts what runs in the background with this signal ignored, which is inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         print("calls", flush=True)
         saver.delete_thread("t")

@@ -1,4 +1,5 @@
-"""The Python side of the cross-language tests: one command, one JSON object on standard output.
+"""The Python side of the cross-language tests of savers: `worker.py` runs one command in a process of its own, and sends
+back the result as one JSON object: {"result": …}, or {"error": the traceback}.
 
 A database is named by the path of a SQLite file or by the URL of a PostgreSQL server. With CHECKPOINT_TEST_ASYNC=1 the
 asynchronous saver and graph are used on PostgreSQL.
@@ -13,6 +14,7 @@ import operator
 import os
 import sqlite3
 import sys
+import traceback
 import uuid
 from typing import Annotated, Any, TypedDict
 
@@ -41,7 +43,8 @@ class State(TypedDict, total=False):
     answer: str
 
 
-ASYNC = os.environ.get("CHECKPOINT_TEST_ASYNC") == "1"
+def asynchronous():
+    return os.environ.get("CHECKPOINT_TEST_ASYNC") == "1"
 
 
 def graph(saver):
@@ -88,7 +91,7 @@ def graph(saver):
     async def acall(state):
         return {"log": (await compiled.ainvoke({"topic": state["topic"], "log": []}))["log"]}
 
-    builder.add_node("sub", acall if ASYNC else call)
+    builder.add_node("sub", acall if asynchronous() else call)
     builder.add_edge(START, "plan")
     builder.add_edge("plan", "left")
     builder.add_edge("plan", "right")
@@ -177,7 +180,7 @@ async def open_saver(location):
     if not location.startswith("postgres"):
         return SqliteSaver(sqlite3.connect(location, check_same_thread=False, timeout=30), serde=serde)
     options = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
-    if ASYNC:
+    if asynchronous():
         return AsyncPostgresSaver(await AsyncConnection.connect(location, **options), serde=serde)
     return PostgresSaver(Connection.connect(location, **options), serde=serde)
 
@@ -199,7 +202,7 @@ class Calls:
 
     def __getattr__(self, name):
         # `setup` has the same name in both.
-        method = getattr(self.target, "a" + name if ASYNC and name != "setup" else name)
+        method = getattr(self.target, "a" + name if asynchronous() and name != "setup" else name)
         return lambda *arguments, **options: resolve(method(*arguments, **options))
 
 
@@ -443,10 +446,10 @@ COMMANDS = (
 )
 
 
-def main():
-    command = {function.__name__: function for function in COMMANDS}[sys.argv[1]]
-    json.dump(asyncio.run(command(*sys.argv[2:])), sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
+def main(name, *arguments):
+    command = {function.__name__: function for function in COMMANDS}[name]
+    try:
+        answer = {"result": asyncio.run(command(*arguments))}
+    except Exception:
+        answer = {"error": traceback.format_exc()}
+    json.dump(answer, sys.stdout)

@@ -1,7 +1,8 @@
 """The Python side of the cross-language tests of stores.
 
-Reads commands from standard input, one JSON array in a line: the name of a command and its arguments. Writes the result
-of each as one JSON object in a line: {"result": …}, or {"error": the exception's class}.
+`worker.py` runs it in a process of its own. Reads commands from standard input, one JSON array in a line: the name of a
+command and its arguments. Writes the result of each as one JSON object in a line: {"result": …}, or {"error": the
+exception's class}.
 
 A store is opened by ["open", url, {"index": …, "ttl": …}], and all others work on the one that was opened last. With
 CHECKPOINT_TEST_ASYNC=1 it is the asynchronous one.
@@ -20,7 +21,8 @@ from langgraph.store.postgres import AsyncPostgresStore, PostgresStore
 from psycopg import AsyncConnection, Connection
 from psycopg.rows import dict_row
 
-ASYNC = os.environ.get("CHECKPOINT_TEST_ASYNC") == "1"
+def asynchronous():
+    return os.environ.get("CHECKPOINT_TEST_ASYNC") == "1"
 
 
 def embed(texts):
@@ -75,7 +77,7 @@ class Calls:
         self.store = None
 
     async def call(self, method, *arguments, **options):
-        called = getattr(self.store, "a" + method if ASYNC and hasattr(self.store, "a" + method) else method)
+        called = getattr(self.store, "a" + method if asynchronous() and hasattr(self.store, "a" + method) else method)
         result = called(*arguments, **options)
         return await result if inspect.isawaitable(result) else result
 
@@ -84,13 +86,13 @@ class Calls:
             await self.close()
         index = options.get("index")
         if index is not None:
-            index = {"dims": 8, "embed": aembed if ASYNC else embed, **index}
+            index = {"dims": 8, "embed": aembed if asynchronous() else embed, **index}
             # Python writes the options of an index in the order in which it was given them: here m comes first.
             index["ann_index_config"] = dict(sorted(index["ann_index_config"].items(), reverse=True))
-        kind = AsyncConnection if ASYNC else Connection
+        kind = AsyncConnection if asynchronous() else Connection
         connection = kind.connect(url, autocommit=True, prepare_threshold=0, row_factory=dict_row)
-        connection = await connection if ASYNC else connection
-        self.store = (AsyncPostgresStore if ASYNC else PostgresStore)(connection, index=index, ttl=options.get("ttl"))
+        connection = await connection if asynchronous() else connection
+        self.store = (AsyncPostgresStore if asynchronous() else PostgresStore)(connection, index=index, ttl=options.get("ttl"))
 
     async def close(self):
         result = self.store.conn.close()
@@ -124,7 +126,7 @@ class Calls:
         return await self.call("batch", [operation(*one) for one in operations])
 
 
-async def main():
+async def serve():
     calls = Calls()
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -137,4 +139,5 @@ async def main():
         print(json.dumps(answer), flush=True)
 
 
-asyncio.run(main())
+def main():
+    asyncio.run(serve())

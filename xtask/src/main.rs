@@ -4,12 +4,14 @@ mod apt;
 mod python;
 mod run;
 mod servers;
+mod stages;
+mod test;
 mod wheel;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use checkpoint_servers::{PGBOUNCER, POSTGRES, POSTGRES_15};
+use checkpoint_servers::POSTGRES;
 use clap::{Parser, Subcommand};
 
 use crate::run::{Result, cargo};
@@ -26,6 +28,9 @@ struct Arguments {
 enum Chore {
     /// Sets up what the tests need, then runs them all.
     Test {
+        /// Leaves out the older generations of LangGraph, and the tests that `soak` repeats.
+        #[arg(long)]
+        quick: bool,
         /// Passed on to `cargo test`; with any, the Python wheel is left out.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
@@ -35,6 +40,12 @@ enum Chore {
         /// Passed on to `pytest`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
+    },
+    /// Runs the tests that break servers and connections, and those in which many callers meet, for longer than `test` does.
+    Soak {
+        /// How many times as long.
+        #[arg(long, default_value_t = 20)]
+        times: u32,
     },
     /// Makes the Python environments of the cross-language tests, and prints their variables.
     Venv,
@@ -83,7 +94,8 @@ enum Chore {
 }
 
 fn main() -> ExitCode {
-    match chore(Arguments::parse().chore) {
+    let arguments = Arguments::parse();
+    match run::end_all_when_interrupted().and_then(|()| chore(arguments.chore)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask: {error}");
@@ -94,8 +106,9 @@ fn main() -> ExitCode {
 
 fn chore(chore: Chore) -> Result<()> {
     match chore {
-        Chore::Test { arguments } => test(&arguments),
-        Chore::TestPython { arguments } => test_python(&arguments),
+        Chore::Test { quick, arguments } => test::test(quick, &arguments),
+        Chore::TestPython { arguments } => test::test_python(&arguments),
+        Chore::Soak { times } => test::soak(times),
         Chore::Venv => {
             for environment in python::set_up()? {
                 println!("{}={}", environment.variable, environment.python.display());
@@ -168,67 +181,6 @@ fn bench_server() -> Result<Vec<(&'static str, String)>> {
     Ok(variables)
 }
 
-/// With everything set up, a test that cannot run has failed.
-const REQUIRE: (&str, &str) = ("CHECKPOINT_TEST_REQUIRE", "python,postgres");
-
-/// Builds the tests while their environments and servers are set up, then runs them: cargo's, then the wheel's.
-fn test(arguments: &[String]) -> Result<()> {
-    let with_tests = || {
-        let mut test = cargo();
-        test.args(["test", "--workspace", "--locked"]);
-        test
-    };
-    let ready = set_up(arguments.is_empty(), || match build_arguments(arguments) {
-        Some(arguments) => run::run(with_tests().arg("--no-run").args(arguments)),
-        None => Ok(()),
-    })?;
-    let mut test = with_tests();
-    for environment in &ready.pythons {
-        test.env(environment.variable, &environment.python);
-    }
-    run::run(test.envs(ready.variables.iter().map(|(name, value)| (name, value))).args(arguments))?;
-    ready.wheel.map_or(Ok(()), |wheel| wheel::test(&ready.pythons, &wheel, &ready.variables, &[]))
-}
-
-/// The wheel's part of the tests.
-fn test_python(arguments: &[String]) -> Result<()> {
-    let ready = set_up(true, || Ok(()))?;
-    let wheel = ready.wheel.ok_or("there is no wheel")?;
-    wheel::test(&ready.pythons, &wheel, &ready.variables, arguments)
-}
-
-/// What the tests need.
-struct Ready {
-    pythons: Vec<python::Environment>,
-    wheel: Option<PathBuf>,
-    variables: Vec<(&'static str, String)>,
-}
-
-/// Sets up environments and servers while something is built, and then the wheel if it is wanted.
-fn set_up(with_wheel: bool, build: impl FnOnce() -> Result<()>) -> Result<Ready> {
-    std::thread::scope(|scope| {
-        // An error has to cross from one thread to another.
-        let pythons = scope.spawn(|| python::set_up().map_err(|error| error.to_string()));
-        let wanted = [&POSTGRES, &POSTGRES_15, &PGBOUNCER];
-        let servers = scope.spawn(move || servers::up(&wanted).map_err(|error| error.to_string()));
-        build()?;
-        let failed = "setting up the tests failed";
-        let pythons = pythons.join().map_err(|_| failed)??;
-        let wheel = if with_wheel { Some(wheel::build("dev")?) } else { None };
-        let mut variables = servers.join().map_err(|_| failed)??;
-        variables.push((REQUIRE.0, REQUIRE.1.to_owned()));
-        Ok(Ready { pythons, wheel, variables })
-    })
-}
-
-/// The arguments that decide what is built, if it can be built without running it.
-fn build_arguments(arguments: &[String]) -> Option<&[String]> {
-    let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
-    let arguments = &arguments[..end];
-    let only_runs = |argument: &String| argument == "--doc" || argument == "--no-run";
-    (!arguments.iter().any(only_runs)).then_some(arguments)
-}
-
 /// The workspace's folder.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
@@ -237,18 +189,4 @@ fn root() -> PathBuf {
 /// The folder for everything that is built.
 fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |target| root().join(target))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_built_before_it_is_run() {
-        let arguments = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let built = |text| build_arguments(&arguments(text)).map(<[String]>::to_vec);
-        assert_eq!(built("--test sqlite -- prune --doc"), Some(arguments("--test sqlite")));
-        assert_eq!(built(""), Some(Vec::new()));
-        assert_eq!(built("--doc"), None);
-    }
 }

@@ -23,19 +23,27 @@ const PIP: [&str; 4] = ["--timeout", "30", "--retries", "4"];
 /// An environment that is ready.
 #[derive(Debug)]
 pub(crate) struct Environment {
+    pub(crate) generation: &'static str,
     pub(crate) variable: &'static str,
     pub(crate) python: PathBuf,
 }
 
 /// Makes what is missing; an environment whose requirements have not changed is left as it is.
 pub(crate) fn set_up() -> Result<Vec<Environment>> {
-    GENERATIONS
-        .iter()
-        .map(|(generation, variable)| {
-            let requirements = format!("tests/python/requirements-{generation}.txt");
-            Ok(Environment { variable, python: make(generation, &[&requirements, WHEEL])? })
-        })
-        .collect()
+    GENERATIONS.iter().map(|(generation, variable)| Environment::set_up(generation, variable)).collect()
+}
+
+/// The same for the newest generation alone.
+pub(crate) fn set_up_newest() -> Result<Vec<Environment>> {
+    let newest = GENERATIONS.last().into_iter();
+    newest.map(|(generation, variable)| Environment::set_up(generation, variable)).collect()
+}
+
+impl Environment {
+    fn set_up(generation: &'static str, variable: &'static str) -> Result<Self> {
+        let requirements = format!("tests/python/requirements-{generation}.txt");
+        Ok(Self { generation, variable, python: make(generation, &[&requirements, WHEEL])? })
+    }
 }
 
 /// The Python that builds the wheel; its environment is made if it is missing.

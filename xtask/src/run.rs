@@ -1,9 +1,17 @@
 //! Running programs.
+//!
+//! Each runs in a process group of its own, which is ended when this process is told to end: nothing that a chore started
+//! goes on without it.
 
-use std::process::Command;
+use std::io::Read as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 /// A chore's error is a sentence for the terminal.
 pub(crate) type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+
+/// The process groups of the programs that run.
+static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 /// The cargo that runs us, in the workspace's folder.
 pub(crate) fn cargo() -> Command {
@@ -12,14 +20,114 @@ pub(crate) fn cargo() -> Command {
     cargo
 }
 
+/// A program that runs.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    name: String,
+}
+
+impl Running {
+    /// Starts a program, without standard input.
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(command, 0);
+        let name = command.get_program().to_string_lossy().into_owned();
+        // Locked while it starts, so that an interruption does not miss it.
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let child = command
+            .stdin(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("{name} could not be started: {error}"))?;
+        running.push(child.id());
+        Ok(Self { child, name })
+    }
+
+    /// The id of its process, and of its process group.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
+        let status = self.child.wait();
+        let id = self.child.id();
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != id);
+        Ok(status.map_err(|error| format!("{} is lost: {error}", self.name))?)
+    }
+}
+
 /// Runs a program to its end, and fails if it does.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().map_err(|error| format!("{name} could not be started: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{name} failed ({status})").into()) }
+    let mut running = Running::start(command)?;
+    let status = running.wait()?;
+    if status.success() { Ok(()) } else { Err(format!("{} failed ({status})", running.name).into()) }
+}
+
+/// Runs a program to its end, gives what it wrote to standard output, and fails if it does.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let mut running = Running::start(command.stdout(Stdio::piped()))?;
+    let mut said = Vec::new();
+    let read = running.child.stdout.take().map_or(Ok(0), |mut stdout| stdout.read_to_end(&mut said));
+    let status = running.wait()?;
+    read.map_err(|error| format!("what {} says cannot be read: {error}", running.name))?;
+    if !status.success() {
+        return Err(format!("{} failed ({status})", running.name).into());
+    }
+    Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
 /// Whether a program runs and succeeds; what it prints is thrown away.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
+}
+
+/// When this process is told to end, ends what it started, and then itself.
+#[cfg(unix)]
+pub(crate) fn end_all_when_interrupted() -> Result<()> {
+    use std::time::{Duration, Instant};
+
+    use rustix::process::{Pid, Signal, kill_process_group};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::iterator::Signals;
+
+    /// How long programs may take to clean up.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    let signal_all = |signal| {
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        for id in running.iter() {
+            if let Some(group) = i32::try_from(*id).ok().and_then(Pid::from_raw) {
+                // It may have ended in this moment.
+                let _ = kill_process_group(group, signal);
+            }
+        }
+        running.is_empty()
+    };
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])
+        .map_err(|error| format!("signals cannot be handled: {error}"))?;
+    std::thread::spawn(move || {
+        let Some(signal) = signals.forever().next() else { return };
+        eprintln!("xtask: interrupted");
+        let begun = Instant::now();
+        let interrupted = RUNNING.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Python drops its databases after an interrupt, but not when it is terminated.
+        let mut ended = signal_all(Signal::INT);
+        while !ended && begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(100));
+            ended = RUNNING.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        }
+        signal_all(Signal::KILL);
+        // A test binary that was interrupted did not remove its own.
+        for id in interrupted {
+            crate::servers::remove_private_of(id);
+        }
+        std::process::exit(128 + signal);
+    });
+    Ok(())
+}
+
+#[cfg(not(unix))]
+pub(crate) fn end_all_when_interrupted() -> Result<()> {
+    Ok(())
 }

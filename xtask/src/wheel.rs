@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use crate::python::{Environment, set_up_build};
 use crate::run::{Result, run};
@@ -51,48 +52,24 @@ pub(crate) fn install(environment: &Environment, wheel: &Path) -> Result<()> {
     run(&mut pip("check"))
 }
 
-/// Installs the wheel into each environment, and runs its tests there, in all of them at the same time. What each has to
-/// say comes when it has ended.
-pub(crate) fn test(
-    environments: &[Environment],
-    wheel: &Path,
-    variables: &[(&'static str, String)],
-    arguments: &[String],
-) -> Result<()> {
-    for environment in environments {
-        install(environment, wheel)?;
+/// The wheel with the tests' profile, which is built when somebody asks for it first.
+#[derive(Debug, Default)]
+pub(crate) struct Built(Mutex<Option<Result<PathBuf, String>>>);
+
+impl Built {
+    /// Where it is. Others wait while it is built.
+    pub(crate) fn get(&self) -> Result<PathBuf> {
+        let mut built = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wheel = built.get_or_insert_with(|| build("dev").map_err(|error| error.to_string()));
+        Ok(wheel.clone()?)
     }
-    let pytest = |environment: &Environment| {
-        let mut pytest = Command::new(&environment.python);
-        // From its own folder, so that the wheel is imported and not its sources.
-        pytest.args(["-m", "pytest"]).args(arguments).current_dir(root().join("python/tests"));
-        pytest.envs(variables.iter().map(|(name, value)| (name, value)));
-        let output = pytest.output();
-        let name = environment.python.display();
-        eprintln!("xtask: the wheel's tests with {name}");
-        match output {
-            Ok(output) => {
-                eprint!(
-                    "{}{}",
-                    String::from_utf8_lossy(&output.stdout),
-                    String::from_utf8_lossy(&output.stderr)
-                );
-                output.status.success()
-            }
-            Err(error) => {
-                eprintln!("xtask: {name} could not be started: {error}");
-                false
-            }
-        }
-    };
-    let passed: Vec<bool> = std::thread::scope(|scope| {
-        let runs: Vec<_> = environments.iter().map(|one| scope.spawn(|| pytest(one))).collect();
-        runs.into_iter().map(|run| run.join().unwrap_or(false)).collect()
-    });
-    let failed = environments.iter().zip(passed).filter(|(_, passed)| !passed);
-    let failed: Vec<_> = failed.map(|(environment, _)| environment.python.display().to_string()).collect();
-    if failed.is_empty() {
-        return Ok(());
-    }
-    Err(format!("the wheel's tests failed with {}", failed.join(" and with ")).into())
+}
+
+/// Installs the wheel into an environment, and gives the command of its tests there.
+pub(crate) fn pytest(environment: &Environment, wheel: &Path) -> Result<Command> {
+    install(environment, wheel)?;
+    let mut pytest = Command::new(&environment.python);
+    // From its own folder, so that the wheel is imported and not its sources.
+    pytest.args(["-m", "pytest"]).current_dir(root().join("python/tests"));
+    Ok(pytest)
 }

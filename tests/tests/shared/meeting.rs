@@ -3,8 +3,8 @@
 #![allow(dead_code, unused_imports, unused_macros, reason = "each binary uses its part of this")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
 use checkpoint_conformance::Missing;
 use checkpoint_core::store::{
@@ -12,13 +12,12 @@ use checkpoint_core::store::{
 };
 use checkpoint_core::store::{Op, OpResult, SearchItem};
 use checkpoint_core::{Result, async_trait};
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Completion, Trial};
 use serde_json::{Value as Json, json};
 use store_postgres::{AnnIndex, PostgresStore, VectorType};
 
 use super::postgres::{Database, Kind, Server, in_runtime, rows};
 use super::pythons::{self, GENERATIONS};
-use super::server;
 
 /// The paths that both sides embed.
 pub(crate) const FIELDS: [&str; 2] = ["text", "tags[*]"];
@@ -85,29 +84,20 @@ impl Index {
 /// A Python that runs commands on its store.
 #[derive(Debug)]
 pub(crate) struct Python {
-    child: Child,
-    commands: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    commands: TcpStream,
+    answers: BufReader<TcpStream>,
 }
 
 impl Python {
     pub(crate) fn start(python: &Path, asynchronous: bool) -> Self {
-        let mut child = Command::new(python)
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("python/stores.py"))
-            .env("CHECKPOINT_TEST_ASYNC", if asynchronous { "1" } else { "0" })
-            .env("LANGSMITH_TRACING", "false")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let (commands, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Self { child, commands, answers: BufReader::new(answers) }
+        let environment = [("CHECKPOINT_TEST_ASYNC", Some(if asynchronous { "1" } else { "0" }))];
+        let commands = pythons::start(python, "stores", &[], &environment);
+        Self { answers: BufReader::new(commands.try_clone().unwrap()), commands }
     }
 
     /// Gives it a command, and does not wait for it.
     pub(crate) fn tell(&mut self, command: &Json) {
-        writeln!(self.commands, "{command}").unwrap();
+        self.commands.write_all(format!("{command}\n").as_bytes()).unwrap();
     }
 
     /// What the oldest command came to that was not asked for: its result, or the error's class and message.
@@ -133,14 +123,6 @@ impl Python {
     /// Runs a command that succeeds.
     pub(crate) fn run(&mut self, command: &Json) -> Json {
         self.call(command).unwrap_or_else(|error| panic!("Python's {command} failed: {error}"))
-    }
-}
-
-impl Drop for Python {
-    fn drop(&mut self) {
-        // It may be in the middle of something when a test has failed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -308,8 +290,8 @@ fn meet(at: usize, asynchronous: bool) -> Result<Meeting, Missing> {
     })
 }
 
-/// Makes a test binary of cases: each runs with both of Python's stores of every generation.
-pub(crate) fn run(cases: &[Case]) -> ExitCode {
+/// The cases of a module, named after it: each runs with both of Python's stores of every generation.
+pub(crate) fn trials(module: &str, cases: &[Case]) -> Vec<Trial> {
     let mut trials = Vec::new();
     for (at, (generation, _)) in GENERATIONS.into_iter().enumerate() {
         for (kind, asynchronous) in [("sync", false), ("async", true)] {
@@ -321,10 +303,10 @@ pub(crate) fn run(cases: &[Case]) -> ExitCode {
                     }
                     Err(missing) => missing.end(),
                 };
-                let trial = Trial::ignorable_test(format!("{name}::{kind}::{generation}"), trial);
-                trials.push(trial.with_kind("python"));
+                let name = format!("{module}::{name}::{kind}::{generation}");
+                trials.push(Trial::ignorable_test(name, trial).with_kind("python"));
             }
         }
     }
-    server::with_servers(|| libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
+    trials
 }

@@ -131,6 +131,17 @@ impl Private {
             .await;
     }
 
+    /// Ends it in one way or the other, and starts it again after a moment in which nobody answers.
+    pub(crate) async fn restart(&self, crash: bool) {
+        if crash {
+            self.kill().await;
+        } else {
+            self.stop().await;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        self.start().await;
+    }
+
     /// Starts it again, and waits until it answers.
     pub(crate) async fn start(&self) {
         let (server, inner) = (self.container.server, self.container.inner());

@@ -1,8 +1,8 @@
 //! A database that Rust and Python open in turns.
 
-use std::ffi::OsStr;
+use std::io::Read as _;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use checkpoint_conformance::Saver;
@@ -11,6 +11,7 @@ use checkpoint_sqlite::SqliteSaver;
 use serde_json::Value as Json;
 
 use super::postgres::{Database, dump};
+use super::pythons;
 
 /// Where the two languages meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,34 +52,27 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    pub(crate) fn command(&self, python: &Path, name: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new(python);
-        command
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("python/agent.py"))
-            .arg(name)
-            .arg(self.location())
-            .args(arguments)
-            .env_remove("LANGGRAPH_AES_KEY")
-            .env("CHECKPOINT_TEST_ASYNC", if self.backend == Backend::PostgresAsync { "1" } else { "0" })
-            // Unlisted classes stay data, and nothing is sent anywhere.
-            .env("LANGSMITH_TRACING", "false")
-            .stdin(Stdio::null());
-        if let Some(key) = self.key {
-            command.env("LANGGRAPH_AES_KEY", key);
+    /// Starts a Python that does one thing.
+    pub(crate) fn start(&self, python: &Path, name: &str, arguments: &[&str]) -> Answer {
+        let asynchronous = if self.backend == Backend::PostgresAsync { "1" } else { "0" };
+        let environment = [("LANGGRAPH_AES_KEY", self.key), ("CHECKPOINT_TEST_ASYNC", Some(asynchronous))];
+        let arguments = [&[name, self.location()], arguments].concat();
+        Answer {
+            name: name.to_owned(),
+            connection: pythons::start(python, "agent", &arguments, &environment),
         }
-        command
     }
 
-    pub(crate) fn location(&self) -> &OsStr {
+    pub(crate) fn location(&self) -> &str {
         match &self.place {
-            AssociatedData::File(path) => path.as_os_str(),
-            AssociatedData::Database(database) => database.url().as_ref(),
+            AssociatedData::File(path) => path.to_str().unwrap(),
+            AssociatedData::Database(database) => database.url(),
         }
     }
 
     /// Lets Python do one thing, and returns what it says about it.
     pub(crate) fn python(&self, name: &str, arguments: &[&str]) -> Json {
-        answer(name, &self.command(&self.python, name, arguments).output().unwrap())
+        self.start(&self.python, name, arguments).wait()
     }
 
     pub(crate) fn saver(&self) -> Saver {
@@ -135,9 +129,28 @@ impl Turns {
     }
 }
 
-pub(crate) fn answer(name: &str, output: &std::process::Output) -> Json {
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "Python's {name} failed: {errors}");
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("Python's {name}: {error}: {errors}"))
+/// What a Python is about to say.
+pub(crate) struct Answer {
+    name: String,
+    connection: TcpStream,
+}
+
+impl Answer {
+    /// Waits for the result, or for the traceback.
+    pub(crate) fn result(mut self) -> Result<Json, String> {
+        let mut said = String::new();
+        self.connection.read_to_string(&mut said).unwrap();
+        let mut answer: Json = serde_json::from_str(&said)
+            .unwrap_or_else(|error| panic!("Python's {} said {said:?}: {error}", self.name));
+        match answer.get("error") {
+            None => Ok(answer["result"].take()),
+            Some(error) => Err(error.as_str().unwrap().to_owned()),
+        }
+    }
+
+    /// Waits for the result of what succeeds.
+    pub(crate) fn wait(self) -> Json {
+        let name = self.name.clone();
+        self.result().unwrap_or_else(|error| panic!("Python's {name} failed: {error}"))
+    }
 }

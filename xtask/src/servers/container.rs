@@ -208,6 +208,18 @@ fn wait(container: &Container) -> Result<()> {
     }
 }
 
+/// Removes the containers that tests made in a network of this name, and the network. There are none where there is no
+/// engine.
+pub(super) fn remove_private(network: &str) {
+    let filter = format!("network={network}");
+    let found = output(&mut docker(["ps", "--all", "--quiet", "--filter", &filter])).unwrap_or_default();
+    let containers: Vec<_> = found.lines().collect();
+    if !containers.is_empty() {
+        succeeds(docker(["rm", "--force", "--volumes"]).args(&containers));
+        succeeds(&mut docker(["network", "rm", network]));
+    }
+}
+
 /// Removes our containers and their network; others stay.
 pub(super) fn remove_all() -> Result<()> {
     let filter = format!("label={LABEL}");

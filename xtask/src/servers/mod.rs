@@ -93,6 +93,11 @@ pub(crate) fn up(servers: &[&'static Server]) -> Result<Vec<(&'static str, Strin
     Ok(variables)
 }
 
+/// Removes the containers that a test binary started for itself, and did not live to remove.
+pub(crate) fn remove_private_of(process: u32) {
+    container::remove_private(&format!("checkpoint-test-{process}"));
+}
+
 /// The servers and those that they need, in the order of the list.
 fn wanted(servers: &[&'static Server]) -> Vec<&'static Server> {
     let named = |name: &str| {

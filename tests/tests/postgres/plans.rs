@@ -1,0 +1,109 @@
+//! How the server runs the saver's statements: by the primary keys, whatever the tables hold and whatever is known of them.
+//! A plan that reads a whole thread for one checkpoint, or a whole table for one thread, is found here.
+
+use tokio_postgres::Client;
+
+use crate::shared::plans::{Access, Plan};
+use crate::shared::postgres::{Database, Server, Test, tests};
+
+/// What may be read otherwise than by the primary key, and why.
+fn is_bearable(call: &str, access: &Access, one_thread: bool) -> bool {
+    match call {
+        // There is no index on metadata.
+        "delete_for_runs" => {
+            access.table == "checkpoints"
+                || access.how.contains("Index")
+                || (one_thread && access.how == "Seq Scan")
+        }
+        // Without a thread every key is looked at; the rows are then read by their keys.
+        "list of all threads" => access.table == "checkpoints",
+        // All rows of a thread are wanted, for which any index that begins with the thread will do, or the whole table
+        // where there is no other thread.
+        "copy_thread" | "delete_thread" | "prune" => {
+            access.index.ends_with("_thread_id_idx") || (one_thread && access.how == "Seq Scan")
+        }
+        "list of a thread" => access.table == "checkpoints" && (one_thread || !access.index.is_empty()),
+        // Jumps from thread to thread.
+        "list_threads" => access.how == "Index Only Scan",
+        _ => false,
+    }
+}
+
+async fn check(database: &Database, state: &str) {
+    let one_thread = !state.contains("20,000 threads");
+    let saver = database.builder().build().unwrap();
+    let mut checked = 0;
+    for (call, sql, plan) in saver.plans().await.unwrap() {
+        let plan = Plan::parse(&plan);
+        for access in &plan.accesses {
+            let by_key = access.index == format!("{}_pkey", access.table);
+            assert!(by_key || is_bearable(call, access, one_thread), "{state}: {call}: {access:?}\n{sql}");
+            checked += 1;
+        }
+        // The trap of a join over all blobs of a thread.
+        if matches!(call, "get_tuple" | "list of a namespace" | "get_delta_channel_history") {
+            let kinds = &plan.kinds;
+            assert_eq!(plan.count(&["Hash Join", "Merge Join"]), 0, "{state}: {call}: {kinds:?}\n{sql}");
+            assert!(call != "get_tuple" || plan.count(&["Sort"]) == 0, "{state}: {call}: {kinds:?}\n{sql}");
+        }
+    }
+    assert!(checked > 100, "{state}: only {checked} accesses were found");
+}
+
+/// Threads of so many steps, each with a list that changes and a map that does not.
+async fn fill(client: &Client, prefix: &str, threads: i32, steps: i32) {
+    let checkpoints = format!(
+        "INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata) \
+         SELECT '{prefix}' || t, '', '1f1e4fbf-0000-6000-8000-' || lpad(s::text, 12, '0'), \
+         '1f1e4fbf-0000-6000-8000-' || lpad((s - 1)::text, 12, '0'), \
+         jsonb_build_object('v', 4, 'channel_values', jsonb_build_object('counter', s), \
+         'channel_versions', jsonb_build_object('counter', s::text, 'messages', s::text, 'settings', '1')), \
+         jsonb_build_object('step', s, 'source', 'loop') \
+         FROM generate_series(1, {threads}) t, generate_series(1, {steps}) s"
+    );
+    let blobs = format!(
+        "INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob) \
+         SELECT '{prefix}' || t, '', 'messages', s::text, 'msgpack', '\\x90'::bytea \
+         FROM generate_series(1, {threads}) t, generate_series(1, {steps}) s \
+         UNION ALL SELECT '{prefix}' || t, '', 'settings', '1', 'msgpack', '\\x80'::bytea FROM generate_series(1, {threads}) t"
+    );
+    let writes = format!(
+        "INSERT INTO checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob) \
+         SELECT '{prefix}' || t, '', '1f1e4fbf-0000-6000-8000-' || lpad(s::text, 12, '0'), 'task', i, 'messages', \
+         'msgpack', '\\x90'::bytea FROM generate_series(1, {threads}) t, generate_series(1, {steps}) s, generate_series(0, 1) i"
+    );
+    for sql in [checkpoints, blobs, writes] {
+        client.batch_execute(&sql).await.unwrap();
+    }
+}
+
+async fn nothing_is_known(server: &Server) {
+    let database = Database::set_up(server.url()).await;
+    check(&database, "empty").await;
+    fill(&database.client().await, "long-", 1, 5000).await;
+    check(&database, "5,000 steps, not analyzed").await;
+}
+
+async fn one_long_thread(server: &Server) {
+    let database = Database::set_up(server.url()).await;
+    let client = database.client().await;
+    fill(&client, "long-", 1, 5000).await;
+    client.batch_execute("VACUUM ANALYZE").await.unwrap();
+    check(&database, "one thread of 5,000 steps").await;
+}
+
+async fn a_long_thread_among_many_short_ones(server: &Server) {
+    let database = Database::set_up(server.url()).await;
+    let client = database.client().await;
+    fill(&client, "short-", 20_000, 1).await;
+    client.batch_execute("VACUUM ANALYZE").await.unwrap();
+    check(&database, "20,000 threads of one step").await;
+    fill(&client, "long-", 1, 5000).await;
+    check(&database, "20,000 threads of one step, and a long one that nobody knows of").await;
+    client.batch_execute("VACUUM ANALYZE").await.unwrap();
+    check(&database, "20,000 threads of one step, and a long one").await;
+}
+
+pub(crate) fn tests() -> &'static [Test] {
+    tests![nothing_is_known, one_long_thread, a_long_thread_among_many_short_ones]
+}

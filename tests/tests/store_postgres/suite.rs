@@ -1,0 +1,140 @@
+//! The suite on the Postgres store: on PostgreSQL 17, on PostgreSQL 15, and behind PgBouncer in transaction mode; what
+//! searches find, also with indexes of other kinds. Each kind of index has a schema of its own, which goes at the end.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use checkpoint_conformance::{Missing, Store, StoreFacility, StoreOptions, StoreTarget};
+use checkpoint_core::store::Distance;
+use checkpoint_core::{Result, async_trait};
+use store_postgres::{AnnIndex, PostgresStore, VectorType};
+
+use crate::shared::postgres::{Kind, Scratch, Server, unique_name};
+
+/// What handles have to agree on to share tables: the length of the vectors, and what their index sorts by.
+type Layout = Option<(usize, Distance)>;
+
+/// The indexes of a target's handles.
+#[derive(Debug, Clone, Copy)]
+struct Indexes {
+    name: &'static str,
+    ann: AnnIndex,
+    vector_type: VectorType,
+    filters: bool,
+}
+
+impl Indexes {
+    /// Those of a target for which alone the cases of searches are run.
+    const OTHERS: [Self; 4] = [
+        Self {
+            name: "postgres 17, halfvec by hnsw",
+            ann: AnnIndex::hnsw(),
+            vector_type: VectorType::Halfvec,
+            filters: true,
+        },
+        Self {
+            name: "postgres 17, vector by ivfflat",
+            ann: AnnIndex::ivfflat(4),
+            vector_type: VectorType::Vector,
+            filters: false,
+        },
+        Self {
+            name: "postgres 17, vector, flat",
+            ann: AnnIndex::Flat,
+            vector_type: VectorType::Vector,
+            filters: true,
+        },
+        Self {
+            name: "postgres 17, halfvec, flat",
+            ann: AnnIndex::Flat,
+            vector_type: VectorType::Halfvec,
+            filters: false,
+        },
+    ];
+
+    /// The groups of cases to which they make a difference.
+    const GROUPS: [&str; 7] = [
+        "store_search",
+        "store_filters",
+        "store_operators",
+        "store_index",
+        "store_scores",
+        "store_embedding",
+        "store_model",
+    ];
+}
+
+#[derive(Debug)]
+struct Postgres {
+    server: Server,
+    /// Unless these are chosen, hnsw with `vector`, and no index for filters.
+    indexes: Option<Indexes>,
+    /// Whether all handles share one schema, whatever their index is.
+    one_schema: bool,
+    schemas: Mutex<Vec<(Layout, String, Scratch)>>,
+}
+
+impl Postgres {
+    fn new(server: Server, indexes: Option<Indexes>, one_schema: bool) -> Self {
+        Self { server, indexes, one_schema, schemas: Mutex::default() }
+    }
+
+    /// The schema of a layout; `setup()` makes it.
+    fn schema(&self, layout: Layout) -> String {
+        let mut schemas = self.schemas.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, schema, _)) = schemas.iter().find(|(known, _, _)| *known == layout) {
+            return schema.clone();
+        }
+        let schema = unique_name();
+        let drop = format!("SET client_min_messages = warning; DROP SCHEMA IF EXISTS {schema} CASCADE");
+        schemas.push((layout, schema.clone(), Scratch::new(self.server.direct(), &drop)));
+        schema
+    }
+}
+
+#[async_trait]
+impl StoreTarget for Postgres {
+    fn name(&self) -> &str {
+        self.indexes.map_or_else(|| self.server.name(), |indexes| indexes.name)
+    }
+
+    fn concerns(&self, group: &str) -> bool {
+        self.indexes.is_none() || Indexes::GROUPS.contains(&group)
+    }
+
+    async fn open(&self, options: StoreOptions) -> Result<Store> {
+        let layout =
+            options.index.as_ref().filter(|_| !self.one_schema).map(|index| (index.dims, index.distance));
+        let mut builder = PostgresStore::builder(self.server.url())
+            .schema(self.schema(layout))
+            .pgbouncer(self.server.kind() == Kind::PgBouncer)
+            .max_connections(4)
+            .ttl(options.ttl);
+        if let Some(Indexes { ann, vector_type, filters, .. }) = self.indexes {
+            builder = builder.ann_index(ann).vector_type(vector_type).filter_index(filters);
+        }
+        if let Some(index) = options.index {
+            builder = builder.index(index);
+        }
+        Ok(Arc::new(builder.build()?))
+    }
+
+    fn offers(&self, facility: StoreFacility) -> bool {
+        // PostgreSQL 15 comes without pgvector.
+        facility != StoreFacility::Index || self.server.kind() != Kind::Postgres15
+    }
+
+    async fn fresh(&self) -> Result<Arc<dyn StoreTarget>> {
+        Ok(Arc::new(Self::new(self.server.clone(), self.indexes, true)))
+    }
+}
+
+/// Every target of the suite.
+pub(crate) fn targets() -> Vec<Result<Arc<dyn StoreTarget>, Missing>> {
+    let target = |kind, indexes| {
+        let target = |server| Arc::new(Postgres::new(server, indexes, false)) as Arc<dyn StoreTarget>;
+        Server::find(kind).map(target)
+    };
+    let servers = Kind::ALL.map(|kind| target(kind, None));
+    let others = Indexes::OTHERS.map(|indexes| target(Kind::Postgres17, Some(indexes)));
+    servers.into_iter().chain(others).collect()
+}

@@ -1,0 +1,268 @@
+//! `cargo xtask test`, `test-python` and `soak`: everything that tests need is set up, then they run side by side.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use checkpoint_servers::{PGBOUNCER, POSTGRES, POSTGRES_15};
+use serde_json::Value as Json;
+
+use crate::run::{Result, cargo, output, run};
+use crate::stages::{self, Stage};
+use crate::{python, servers, wheel};
+
+/// The variable that names what has to be there: with everything set up, a test that cannot run has failed.
+const REQUIRE: &str = "CHECKPOINT_TEST_REQUIRE";
+
+/// The variable that makes long tests longer: how many times as long.
+const SOAK: &str = "CHECKPOINT_TEST_SOAK";
+
+/// The test binaries that take longest begin first.
+const LONGEST: [&str; 4] = ["store_postgres", "postgres", "python", "store"];
+
+/// The tests that `--quick` leaves out, and that `soak` repeats: by module.
+const LONG: [&str; 2] = ["faults::", "contention::"];
+
+/// How many stages run at a time: tests wait for servers and disks more than they compute.
+fn lanes() -> usize {
+    std::thread::available_parallelism().map_or(2, std::num::NonZero::get) + 1
+}
+
+/// What the tests need.
+struct Ready {
+    pythons: Vec<python::Environment>,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl Ready {
+    /// Sets up environments and servers while something is built.
+    fn set_up<T>(quick: bool, build: impl FnOnce() -> Result<T>) -> Result<(Self, T)> {
+        std::thread::scope(|scope| {
+            // An error has to cross from one thread to another.
+            let pythons = move || if quick { python::set_up_newest() } else { python::set_up() };
+            let pythons = scope.spawn(move || pythons().map_err(|error| error.to_string()));
+            let wanted = [&POSTGRES, &POSTGRES_15, &PGBOUNCER];
+            let servers = scope.spawn(move || servers::up(&wanted).map_err(|error| error.to_string()));
+            let made = build()?;
+            let failed = "setting up the tests failed";
+            let pythons = pythons.join().map_err(|_| failed)??;
+            let mut variables = servers.join().map_err(|_| failed)??;
+            // The other generations of Python are ignored where there is only the newest.
+            let required = match pythons.as_slice() {
+                [newest] => format!("python-{},postgres", newest.generation),
+                _ => "python,postgres".to_owned(),
+            };
+            variables.push((REQUIRE, required));
+            Ok((Self { pythons, variables }, made))
+        })
+    }
+
+    /// Gives a program the variables of all that.
+    fn give_to(&self, command: &mut Command) {
+        for environment in &self.pythons {
+            command.env(environment.variable, &environment.python);
+        }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+    }
+}
+
+/// Runs all tests, or with arguments those that cargo is told to run.
+pub(crate) fn test(quick: bool, arguments: &[String]) -> Result<()> {
+    if !arguments.is_empty() {
+        return test_some(quick, arguments);
+    }
+    let (ready, binaries) = Ready::set_up(quick, build)?;
+    let ready = Arc::new(ready);
+    let mut stages = wheel_stages(&ready, &[]);
+    stages.extend(binary_stages(&ready, binaries, quick));
+    let mut doc = cargo();
+    doc.args(["test", "--workspace", "--doc", "--locked"]);
+    ready.give_to(&mut doc);
+    stages.push(Stage::of("documentation", vec![doc]));
+    stages::run(stages, lanes())
+}
+
+/// Some of cargo's tests, with everything set up; what cargo prints is not held back.
+fn test_some(quick: bool, arguments: &[String]) -> Result<()> {
+    let with_tests = || {
+        let mut test = cargo();
+        test.args(["test", "--workspace", "--locked"]);
+        test
+    };
+    let (ready, ()) = Ready::set_up(quick, || match build_arguments(arguments) {
+        Some(arguments) => run(with_tests().arg("--no-run").args(arguments)),
+        None => Ok(()),
+    })?;
+    let mut test = with_tests();
+    ready.give_to(&mut test);
+    run(test.args(arguments))
+}
+
+/// The arguments that decide what is built, if it can be built without running it.
+fn build_arguments(arguments: &[String]) -> Option<&[String]> {
+    let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
+    let arguments = &arguments[..end];
+    let only_runs = |argument: &String| argument == "--doc" || argument == "--no-run";
+    (!arguments.iter().any(only_runs)).then_some(arguments)
+}
+
+/// The wheel's part of the tests.
+pub(crate) fn test_python(arguments: &[String]) -> Result<()> {
+    let (ready, ()) = Ready::set_up(false, || Ok(()))?;
+    stages::run(wheel_stages(&Arc::new(ready), arguments), lanes())
+}
+
+/// Runs the tests that break things, so many times as long as usual.
+pub(crate) fn soak(times: u32) -> Result<()> {
+    let (ready, binaries) = Ready::set_up(true, build)?;
+    let mut stages = Vec::new();
+    for binary in binaries {
+        if binary.package != "checkpoint-conformance" || !LONGEST[..2].contains(&&*binary.name) {
+            continue;
+        }
+        for module in LONG {
+            let mut command = binary.command();
+            ready.give_to(command.arg(module).env(SOAK, times.to_string()));
+            stages.push(Stage::of(format!("{} {module}", binary.name), vec![command]));
+        }
+    }
+    // One at a time: each keeps a server busy.
+    stages::run(stages, 1)
+}
+
+/// The wheel is built once, in the stage that comes to it first, and tested with each generation of LangGraph.
+fn wheel_stages(ready: &Arc<Ready>, arguments: &[String]) -> Vec<Stage> {
+    let wheel = Arc::new(wheel::Built::default());
+    let newest_first = (0..ready.pythons.len()).rev();
+    newest_first
+        .map(|at| {
+            let (ready, wheel, arguments) = (ready.clone(), wheel.clone(), arguments.to_vec());
+            Stage::new(format!("wheel {}", ready.pythons[at].generation), move || {
+                let mut pytest = wheel::pytest(&ready.pythons[at], &wheel.get()?)?;
+                ready.give_to(pytest.args(arguments));
+                Ok(vec![pytest])
+            })
+        })
+        .collect()
+}
+
+/// A test binary that cargo built.
+#[derive(Debug, PartialEq, Eq)]
+struct Binary {
+    package: String,
+    name: String,
+    /// Whether it is made of the tests inside of a crate.
+    is_unit: bool,
+    folder: PathBuf,
+    program: PathBuf,
+}
+
+impl Binary {
+    /// Takes one of cargo's messages.
+    fn parse(message: &str) -> Option<Self> {
+        let message: Json = serde_json::from_str(message).ok()?;
+        let is_test = message["profile"]["test"].as_bool()?;
+        let program = message["executable"].as_str().filter(|_| is_test)?;
+        let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+        // `path+file:///folder#name@version`, where the name may be left out if the folder has it.
+        let (path, id) = message["package_id"].as_str()?.rsplit_once('#')?;
+        let package = match id.split_once('@') {
+            Some((name, _)) => name,
+            None => path.rsplit('/').next()?,
+        };
+        let kinds = message["target"]["kind"].as_array()?;
+        Some(Self {
+            package: package.to_owned(),
+            name: message["target"]["name"].as_str()?.to_owned(),
+            is_unit: !kinds.iter().any(|kind| kind == "test"),
+            folder: folder.to_owned(),
+            program: program.into(),
+        })
+    }
+
+    /// Runs it as cargo does.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        command
+    }
+}
+
+/// Builds all test binaries.
+fn build() -> Result<Vec<Binary>> {
+    let mut build = cargo();
+    build.args(["test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"]);
+    let messages = output(&mut build)?;
+    let binaries: Vec<_> = messages.lines().filter_map(Binary::parse).collect();
+    if binaries.is_empty() { Err("cargo named no test binaries".into()) } else { Ok(binaries) }
+}
+
+fn binary_stages(ready: &Ready, mut binaries: Vec<Binary>, quick: bool) -> Vec<Stage> {
+    let order =
+        |binary: &Binary| LONGEST.iter().position(|name| *name == binary.name).unwrap_or(LONGEST.len());
+    binaries.sort_by_key(order);
+    let mut stages = Vec::new();
+    let mut units = Vec::new();
+    for binary in binaries {
+        let mut command = binary.command();
+        ready.give_to(&mut command);
+        if binary.is_unit {
+            units.push(command);
+            continue;
+        }
+        let name = format!("{} {}", binary.package, binary.name);
+        if quick && binary.package == "checkpoint-conformance" {
+            command.args(LONG.iter().flat_map(|module| ["--skip", module]));
+        }
+        stages.push(Stage::of(name, vec![command]));
+    }
+    stages.push(Stage::of("unit tests", units));
+    stages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_built_before_it_is_run() {
+        let arguments = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let built = |text| build_arguments(&arguments(text)).map(<[String]>::to_vec);
+        assert_eq!(built("--test sqlite -- prune --doc"), Some(arguments("--test sqlite")));
+        assert_eq!(built(""), Some(Vec::new()));
+        assert_eq!(built("--doc"), None);
+    }
+
+    #[test]
+    fn test_binaries_in_cargos_messages() {
+        let message = |id: &str, kind: &str, test: bool| {
+            serde_json::json!({
+                "reason": "compiler-artifact",
+                "package_id": id,
+                "manifest_path": "/w/tests/Cargo.toml",
+                "target": {"kind": [kind], "name": "sqlite"},
+                "profile": {"test": test},
+                "executable": "/w/target/debug/deps/sqlite-1",
+            })
+            .to_string()
+        };
+        let binary = |package: &str, is_unit| Binary {
+            package: package.to_owned(),
+            name: "sqlite".to_owned(),
+            is_unit,
+            folder: "/w/tests".into(),
+            program: "/w/target/debug/deps/sqlite-1".into(),
+        };
+        let named = "path+file:///w/tests#checkpoint-conformance@0.1.0";
+        assert_eq!(
+            Binary::parse(&message(named, "test", true)),
+            Some(binary("checkpoint-conformance", false))
+        );
+        assert_eq!(
+            Binary::parse(&message("path+file:///w/cli#0.1.0", "bin", true)),
+            Some(binary("cli", true))
+        );
+        assert_eq!(Binary::parse(&message(named, "bin", false)), None);
+        assert_eq!(Binary::parse(r#"{"reason": "build-finished", "success": true}"#), None);
+    }
+}
