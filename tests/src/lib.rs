@@ -44,17 +44,19 @@ mod cases;
 mod fixture;
 mod foreign;
 mod random;
+mod rounds;
 mod runner;
 mod store_case;
 mod store_target;
 mod target;
+pub mod wire;
 
 pub use case::{Case, Ctx, Failure, Need, Savers, Suite};
 pub use cases::{saver_cases, store_cases};
 pub use runner::{Missing, Outcome, Report, run, run_all, run_cases, run_store_cases, run_stores};
 pub use store_case::{StoreCtx, StoreNeed, Stores};
-pub use store_target::{Store, StoreFacility, StoreOptions, StoreTarget};
-pub use target::{Facility, OpenOptions, Saver, Target};
+pub use store_target::{Store, StoreCall, StoreFacility, StoreOptions, StoreTarget};
+pub use target::{Call, Facility, OpenOptions, Saver, Target};
 
 /// The workspace's README, so that what it shows compiles; a test of the command line runs its quick start.
 #[cfg(doctest)]

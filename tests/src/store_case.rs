@@ -9,7 +9,8 @@ use checkpoint_core::{ErrorKind, Result, Str, async_trait, id};
 
 use crate::case::{Case, Suite};
 use crate::cases::store_cases;
-use crate::{Store, StoreFacility, StoreOptions, StoreTarget};
+use crate::wire::Counted;
+use crate::{Store, StoreCall, StoreFacility, StoreOptions, StoreTarget};
 
 /// The suite of stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,7 +71,7 @@ impl Suite for Stores {
     async fn begin(target: Arc<dyn StoreTarget>, store: Store, (): &()) -> Result<StoreCtx> {
         let noted = Arc::<Mutex<Vec<Arc<Noted>>>>::default();
         let store = note(&noted, store);
-        Ok(StoreCtx { target, store, noted, fresh: Arc::default() })
+        Ok(StoreCtx { target, store, noted, fresh: Arc::default(), counted: Arc::default() })
     }
 
     async fn clean(ctx: &StoreCtx) -> Result<()> {
@@ -168,6 +169,8 @@ pub struct StoreCtx {
     noted: Arc<Mutex<Vec<Arc<Noted>>>>,
     /// They stay until the case is over.
     fresh: Arc<Mutex<Vec<Arc<dyn StoreTarget>>>>,
+    /// Items are deleted through their proxies.
+    counted: Arc<Mutex<Vec<Arc<Counted<Store, StoreCall>>>>>,
 }
 
 impl StoreCtx {
@@ -197,6 +200,20 @@ impl StoreCtx {
         let store = self.target.open(options).await?;
         store.setup().await?;
         Ok(note(&self.noted, store))
+    }
+
+    /// Opens a handle whose round trips are counted. What is put through it is deleted when the case ends.
+    ///
+    /// # Errors
+    /// What the target says.
+    ///
+    /// # Cancellation
+    /// As [`StoreTarget::counted`].
+    pub async fn counted(&self, options: StoreOptions) -> Result<Arc<Counted<Store, StoreCall>>> {
+        let Counted { handle, proxy, cost } = self.target.counted(options).await?;
+        let counted = Arc::new(Counted { handle: note(&self.noted, handle), proxy, cost });
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner).push(counted.clone());
+        Ok(counted)
     }
 
     /// Makes an empty database, which goes when the case ends.
