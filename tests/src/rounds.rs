@@ -39,14 +39,18 @@ impl<'a> Rounds<'a> {
     /// When the count stays wrong.
     #[track_caller]
     pub(crate) fn go_on(&self) -> std::result::Result<bool, Failure> {
-        if self.right == RIGHT {
+        if self.right >= RIGHT {
             return Ok(false);
         }
         if self.made < WARM_UP + QUIET.len() {
             return Ok(true);
         }
         let (found, expected, statements) = (self.last.cost(), self.expected, &self.last.statements);
-        Err(Failure::new(format!("{}: {found:?}, documented is {expected:?}: {}", self.what, show(statements))))
+        Err(Failure::new(format!(
+            "{}: {found:?}, documented is {expected:?}: {}",
+            self.what,
+            show(statements)
+        )))
     }
 
     /// Makes the call and counts it.

@@ -102,8 +102,10 @@ pub enum Call {
     },
     /// A `copy_thread`.
     CopyThread {
-        /// How many of the thread's values and writes a cipher has bound to their place.
-        bound: usize,
+        /// How many values of the thread a cipher has bound to their place.
+        bound_values: usize,
+        /// How many writes.
+        bound_writes: usize,
     },
     /// A `prune` that keeps the newest checkpoint of each namespace.
     PruneKeepLatest {

@@ -115,11 +115,8 @@ impl Proxy {
                 // The connections end with this task.
                 let mut connections = JoinSet::new();
                 while let Ok((client, _)) = listener.accept().await {
-                    let state = State {
-                        protocol: Box::new(protocol()),
-                        unanswered: 0,
-                        last_sent: Instant::now(),
-                    };
+                    let state =
+                        State { protocol: Box::new(protocol()), unanswered: 0, last_sent: Instant::now() };
                     let connection = Connection { shared: shared.clone(), state: Mutex::new(state) };
                     connections.spawn(async move { connection.run(client, server).await });
                     while connections.try_join_next().is_some() {}

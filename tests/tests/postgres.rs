@@ -13,6 +13,7 @@ use shared::server;
 
 mod shared {
     pub(crate) mod postgres;
+    pub(crate) mod postgres_wire;
     pub(crate) mod server;
 }
 

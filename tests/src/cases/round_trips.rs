@@ -119,9 +119,11 @@ async fn get_tuple(ctx: Ctx) -> Done {
     let stored = step.put(ctx.saver()).await?;
     write(ctx.saver(), &stored, "task", &[("ch", 1.into())]).await?;
     let absent = CheckpointConfig::new(ctx.thread());
-    for (config, id) in
-        [(stored.clone(), Some(id_of(&stored))), (stored.clone().latest(), Some(id_of(&stored))), (absent, None)]
-    {
+    for (config, id) in [
+        (stored.clone(), Some(id_of(&stored))),
+        (stored.clone().latest(), Some(id_of(&stored))),
+        (absent, None),
+    ] {
         let mut rounds = rounds(&counted, Call::GetTuple);
         while rounds.go_on()? {
             let found = rounds.call(counted.handle.get_tuple(&config)).await?;
@@ -136,7 +138,8 @@ async fn put_chain(saver: &Saver, thread_id: &Str, count: usize) -> checkpoint_c
     let steps: Vec<_> = (0..count).map(|_| at_version(1, &[("step", 1.into())])).collect();
     let ids: Vec<Str> = steps.iter().map(|made| made.id.clone()).collect();
     let root = CheckpointConfig::new(thread_id.clone());
-    let parents = std::iter::once(root.clone()).chain(ids.iter().map(|id| root.clone().with_checkpoint_id(id.clone())));
+    let parents =
+        std::iter::once(root.clone()).chain(ids.iter().map(|id| root.clone().with_checkpoint_id(id.clone())));
     let puts: Vec<_> = parents
         .zip(&steps)
         .map(|(parent, made)| {
@@ -177,8 +180,7 @@ async fn list_threads(ctx: Ctx) -> Done {
         let mut rounds = rounds(&counted, Call::ListThreads { threads });
         while rounds.go_on()? {
             let query = ThreadQuery::all().after(before.clone()).limit(threads);
-            let found: Vec<_> =
-                rounds.call(counted.handle.list_threads(query).try_collect()).await?;
+            let found: Vec<_> = rounds.call(counted.handle.list_threads(query).try_collect()).await?;
             ensure_eq!(found.len(), threads, "threads");
         }
     }
@@ -192,7 +194,8 @@ async fn thread(ctx: &Ctx, saver: &Saver, namespaces: usize) -> checkpoint_core:
         let mut config =
             CheckpointConfig::new(thread_id.clone()).with_checkpoint_ns(format!("namespace-{namespace}"));
         for step in 1..4 {
-            config = store(saver, &config, &at_version(step, &[("items", encode(&numbers(&[step]))?)])).await?;
+            config =
+                store(saver, &config, &at_version(step, &[("items", encode(&numbers(&[step]))?)])).await?;
             write(saver, &config, "task", &[("ch", encode(&numbers(&[step]))?)]).await?;
         }
     }
@@ -228,7 +231,7 @@ async fn delta_channel_history(ctx: Ctx) -> Done {
 async fn copy_thread(ctx: Ctx) -> Done {
     let counted = counted(&ctx).await?;
     let source = thread(&ctx, ctx.saver(), 2).await?;
-    let mut rounds = rounds(&counted, Call::CopyThread { bound: 0 });
+    let mut rounds = rounds(&counted, Call::CopyThread { bound_values: 0, bound_writes: 0 });
     while rounds.go_on()? {
         let target = ctx.thread();
         rounds.call(counted.handle.copy_thread(&source, &target)).await?;
@@ -241,7 +244,7 @@ async fn copy_thread_of_sealed_values(ctx: Ctx) -> Done {
     let cipher = || Cipher::aes_gcm("round-trips", &[7; 32]);
     let counted = ctx.target().counted(OpenOptions::with_cipher(cipher()?)).await?;
     let source = thread(&ctx, &ctx.target().open(OpenOptions::with_cipher(cipher()?)).await?, 1).await?;
-    let mut rounds = rounds(&counted, Call::CopyThread { bound: 6 });
+    let mut rounds = rounds(&counted, Call::CopyThread { bound_values: 3, bound_writes: 3 });
     while rounds.go_on()? {
         let target = ctx.thread();
         rounds.call(counted.handle.copy_thread(&source, &target)).await?;
@@ -253,7 +256,8 @@ async fn copy_thread_of_sealed_values(ctx: Ctx) -> Done {
 async fn prune(ctx: Ctx) -> Done {
     let counted = counted(&ctx).await?;
     for (threads, namespaces) in [(1, 1), (1, 3), (2, 2)] {
-        let keep_latest = (Call::PruneKeepLatest { threads, namespaces }, PruneStrategy::KeepLatest, namespaces);
+        let keep_latest =
+            (Call::PruneKeepLatest { threads, namespaces }, PruneStrategy::KeepLatest, namespaces);
         let delete = (Call::PruneDelete { threads }, PruneStrategy::Delete, 0);
         for (call, strategy, left) in [keep_latest, delete] {
             let mut rounds = rounds(&counted, call);
@@ -281,7 +285,8 @@ async fn delete_for_runs(ctx: Ctx) -> Done {
             let run_id = random();
             for _ in 0..threads {
                 let config = chain(ctx.saver(), &ctx.thread(), "", 2).await?.remove(1);
-                put_with(ctx.saver(), &config, &checkpoint(&[]), &metadata(2).with("run_id", &*run_id)).await?;
+                put_with(ctx.saver(), &config, &checkpoint(&[]), &metadata(2).with("run_id", &*run_id))
+                    .await?;
             }
             rounds.call(counted.handle.delete_for_runs(&[&run_id])).await?;
         }
