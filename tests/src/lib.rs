@@ -2,8 +2,9 @@
 //!
 //! A backend describes its database as a [`Target`]; [`run`] makes a test binary of it, [`run_cases`] runs the same
 //! list inside a program, also on a database in use: every case works on threads of its own under random ids, deletes
-//! them at the end, and leaves all other rows alone. For stores these are [`StoreTarget`], [`run_stores`] and
-//! [`run_store_cases`]; each case works under a first label of its own.
+//! them at the end, and leaves all other rows alone. For stores these are [`StoreTarget`] and [`run_store_cases`]; each
+//! case works under a first label of its own. [`TestBinary`] makes one test binary of both suites, on several databases,
+//! with other tests beside them.
 //!
 //! A case that needs what the backend or the target does not offer is *ignored* with the reason, never passed. The names
 //! of the cases in `put`, `put_writes`, `get_tuple`, `list`, `delete_thread`, `delete_for_runs`, `copy_thread`, `prune`
@@ -53,7 +54,7 @@ pub mod wire;
 
 pub use case::{Case, Ctx, Failure, Need, Savers, Suite};
 pub use cases::{saver_cases, store_cases};
-pub use runner::{Missing, Outcome, Report, run, run_all, run_cases, run_store_cases, run_stores};
+pub use runner::{Missing, Outcome, Report, TestBinary, run, run_cases, run_store_cases};
 pub use store_case::{StoreCtx, StoreNeed, Stores};
 pub use store_target::{Store, StoreCall, StoreFacility, StoreOptions, StoreTarget};
 pub use target::{Call, Facility, OpenOptions, Saver, Target};

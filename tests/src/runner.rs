@@ -105,7 +105,7 @@ fn cases_on<S: Suite>(target: &S::Target) -> impl Iterator<Item = Case<S>> {
 /// Makes a test binary of the suite: reads the arguments of `cargo test`, runs the cases in parallel, prints as
 /// `cargo test` does.
 pub fn run(target: impl Target) -> ExitCode {
-    run_all(vec![Ok(Arc::new(target))])
+    TestBinary::new().savers(vec![Ok(Arc::new(target))]).run()
 }
 
 /// The environment variable that names, separated by commas, what has to be there: without it, tests that need something
@@ -147,29 +147,76 @@ fn names_one(list: &str, names: &[&str]) -> bool {
     list.split(',').any(|wanted| names.contains(&wanted.trim()))
 }
 
-/// Makes a test binary of the suite on several targets: every case runs on each, under the target's name. Where one is
-/// missing its cases are shown as ignored, or have failed where it is required.
-pub fn run_all(targets: Vec<Result<Arc<dyn Target>, Missing>>) -> ExitCode {
-    binary::<Savers>(targets)
+/// A test binary: the suite on any number of targets, and tests of its own beside it.
+///
+/// Every case runs on each target, under the target's name. Where a target is missing its cases are shown as ignored, or
+/// fail where it is required.
+#[derive(Debug, Default)]
+pub struct TestBinary {
+    savers: Vec<Result<Arc<dyn Target>, Missing>>,
+    stores: Vec<Result<Arc<dyn StoreTarget>, Missing>>,
+    others: Vec<Trial>,
 }
 
-/// Makes a test binary of the suite of stores, as [`run_all`] does of that of savers.
-pub fn run_stores(targets: Vec<Result<Arc<dyn StoreTarget>, Missing>>) -> ExitCode {
-    binary::<Stores>(targets)
+impl TestBinary {
+    /// A binary without tests.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the suite of savers on these targets.
+    #[must_use]
+    pub fn savers(mut self, targets: Vec<Result<Arc<dyn Target>, Missing>>) -> Self {
+        self.savers.extend(targets);
+        self
+    }
+
+    /// Adds the suite of stores on these targets.
+    #[must_use]
+    pub fn stores(mut self, targets: Vec<Result<Arc<dyn StoreTarget>, Missing>>) -> Self {
+        self.stores.extend(targets);
+        self
+    }
+
+    /// Adds other tests.
+    #[must_use]
+    pub fn tests(mut self, tests: impl IntoIterator<Item = Trial>) -> Self {
+        self.others.extend(tests);
+        self
+    }
+
+    /// Reads the arguments of `cargo test`, runs the tests in parallel, prints as `cargo test` does.
+    pub fn run(self) -> ExitCode {
+        let arguments = Arguments::from_args();
+        let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+            Ok(runtime) => Arc::new(runtime),
+            Err(error) => {
+                eprintln!("the runtime does not start: {error}");
+                return ExitCode::FAILURE;
+            }
+        };
+        let opened = trials::<Savers>(&runtime, &self.savers)
+            .and_then(|savers| Ok((savers, trials::<Stores>(&runtime, &self.stores)?)));
+        let (mut all, stores) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                eprintln!("{error}");
+                return ExitCode::FAILURE;
+            }
+        };
+        all.extend(stores);
+        all.extend(self.others);
+        // The targets, which `self` holds, are dropped after the last case.
+        libtest_mimic::run(&arguments, all).exit_code()
+    }
 }
 
-fn binary<S: Suite>(targets: Vec<Result<Arc<S::Target>, Missing>>) -> ExitCode {
-    let arguments = Arguments::from_args();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => Arc::new(runtime),
-        Err(error) => {
-            eprintln!("the runtime does not start: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
+/// Every case on every target; opens the targets, or says which one cannot be opened.
+fn trials<S: Suite>(
+    runtime: &Arc<Runtime>,
+    targets: &[Result<Arc<S::Target>, Missing>],
+) -> Result<Vec<Trial>, String> {
     let mut trials = Vec::new();
-    // They go when every case is over.
-    let mut opened = Vec::new();
     for target in targets {
         let target = match target {
             Ok(target) => target,
@@ -178,19 +225,12 @@ fn binary<S: Suite>(targets: Vec<Result<Arc<S::Target>, Missing>>) -> ExitCode {
                 continue;
             }
         };
-        let handle = match runtime.block_on(S::connect(&target)) {
-            Ok(handle) => handle,
-            Err(error) => {
-                eprintln!("{} cannot be opened: {}", S::name(&target), Failure::from(error));
-                return ExitCode::FAILURE;
-            }
-        };
-        trials.extend(cases_on::<S>(&target).map(|case| trial(case, &runtime, &target, &handle)));
-        opened.push(target);
+        let handle = runtime
+            .block_on(S::connect(target))
+            .map_err(|error| format!("{} cannot be opened: {}", S::name(target), Failure::from(error)))?;
+        trials.extend(cases_on::<S>(target).map(|case| trial(case, runtime, target, &handle)));
     }
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    drop(opened);
-    conclusion.exit_code()
+    Ok(trials)
 }
 
 fn trial<S: Suite>(

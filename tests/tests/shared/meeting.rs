@@ -4,7 +4,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use checkpoint_conformance::Missing;
 use checkpoint_core::store::{
@@ -12,13 +12,12 @@ use checkpoint_core::store::{
 };
 use checkpoint_core::store::{Op, OpResult, SearchItem};
 use checkpoint_core::{Result, async_trait};
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Completion, Trial};
 use serde_json::{Value as Json, json};
 use store_postgres::{AnnIndex, PostgresStore, VectorType};
 
 use super::postgres::{Database, Kind, Server, in_runtime, rows};
 use super::pythons::{self, GENERATIONS};
-use super::server;
 
 /// The paths that both sides embed.
 pub(crate) const FIELDS: [&str; 2] = ["text", "tags[*]"];
@@ -308,8 +307,8 @@ fn meet(at: usize, asynchronous: bool) -> Result<Meeting, Missing> {
     })
 }
 
-/// Makes a test binary of cases: each runs with both of Python's stores of every generation.
-pub(crate) fn run(cases: &[Case]) -> ExitCode {
+/// The cases of a module, named after it: each runs with both of Python's stores of every generation.
+pub(crate) fn trials(module: &str, cases: &[Case]) -> Vec<Trial> {
     let mut trials = Vec::new();
     for (at, (generation, _)) in GENERATIONS.into_iter().enumerate() {
         for (kind, asynchronous) in [("sync", false), ("async", true)] {
@@ -321,10 +320,10 @@ pub(crate) fn run(cases: &[Case]) -> ExitCode {
                     }
                     Err(missing) => missing.end(),
                 };
-                let trial = Trial::ignorable_test(format!("{name}::{kind}::{generation}"), trial);
-                trials.push(trial.with_kind("python"));
+                let name = format!("{module}::{name}::{kind}::{generation}");
+                trials.push(Trial::ignorable_test(name, trial).with_kind("python"));
             }
         }
     }
-    server::with_servers(|| libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
+    trials
 }

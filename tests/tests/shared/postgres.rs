@@ -116,18 +116,27 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
-/// Makes a test binary of tests that need PostgreSQL 17; where it is missing they are shown as ignored, or have failed
-/// where it is required.
-pub(crate) fn run(tests: &[Test]) -> ExitCode {
-    let trial = |(name, test): &Test| {
+/// Tests on PostgreSQL 17; where it is missing they are shown as ignored, or fail where it is required.
+fn trials_of(tests: &[Test], name: impl Fn(&str) -> String) -> Vec<Trial> {
+    let trial = |(test_name, test): &Test| {
         let test = *test;
         let run = move || match Server::find(Kind::Postgres17).and_then(|server| test(&server)) {
             Ok(()) => Ok(Completion::Completed),
             Err(missing) => missing.end(),
         };
-        Trial::ignorable_test(*name, run).with_kind(Kind::Postgres17.name())
+        Trial::ignorable_test(name(test_name), run).with_kind(Kind::Postgres17.name())
     };
-    let trials = tests.iter().map(trial).collect();
+    tests.iter().map(trial).collect()
+}
+
+/// The tests of a module, named after it.
+pub(crate) fn trials(module: &str, tests: &[Test]) -> Vec<Trial> {
+    trials_of(tests, |name| format!("{module}::{name}"))
+}
+
+/// Makes a test binary of nothing but these tests.
+pub(crate) fn run(tests: &[Test]) -> ExitCode {
+    let trials = trials_of(tests, str::to_owned);
     server::with_servers(|| libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
 }
 

@@ -1,24 +1,16 @@
 //! Rust's and Python's stores take turns with the vectors of one database: what one of them wrote the other finds, with
 //! the same score.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod shared {
-    pub(crate) mod meeting;
-    pub(crate) mod postgres;
-    pub(crate) mod pythons;
-    pub(crate) mod server;
-}
-
-use std::process::ExitCode;
 use std::time::Duration;
 
 use checkpoint_core::store::{BaseStore, Distance, JsonObject, Op, PutOp, StoreExt, TtlConfig};
 use serde_json::{Value as Json, json};
 use store_postgres::{AnnIndex, VectorType};
 
-use shared::meeting::{EXPIRED, Index, Meeting, Python, both_get, both_search, cases, of_found, run, search};
-use shared::postgres::count;
+use crate::shared::meeting::{
+    Case, EXPIRED, Index, Meeting, Python, both_get, both_search, cases, of_found, search,
+};
+use crate::shared::postgres::count;
 
 /// Puts the same documents under a label on each side.
 async fn put_documents(meeting: &mut Meeting, store: &impl BaseStore) {
@@ -343,8 +335,8 @@ async fn both_at_once(mut meeting: Meeting) {
     }
 }
 
-fn main() -> ExitCode {
-    run(cases![
+pub(crate) fn cases() -> &'static [Case] {
+    cases![
         vectors_are_the_same,
         vectors_follow_their_items,
         the_whole_value_of_one_item,
@@ -353,5 +345,5 @@ fn main() -> ExitCode {
         across_generations,
         a_put_that_waits_for_python,
         both_at_once
-    ])
+    ]
 }

@@ -1,9 +1,6 @@
 //! How the server runs the store's statements: by its indexes, whatever the tables hold and whatever is known of them.
 //! A plan that reads all of a table for one item or for a small namespace is found here.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-use std::process::ExitCode;
 use std::time::Duration;
 
 use checkpoint_core::store::{
@@ -13,14 +10,8 @@ use checkpoint_core::store::{
 use store_postgres::{AnnIndex, PostgresStore};
 use tokio_postgres::Client;
 
-use shared::plans::Plan;
-use shared::postgres::{Database, Server, rows, run, tests};
-
-mod shared {
-    pub(crate) mod plans;
-    pub(crate) mod postgres;
-    pub(crate) mod server;
-}
+use crate::shared::plans::Plan;
+use crate::shared::postgres::{Database, Server, Test, rows, tests};
 
 const DIMS: usize = 16;
 
@@ -245,6 +236,6 @@ async fn a_small_namespace_is_read_alone(server: &Server) {
     }
 }
 
-fn main() -> ExitCode {
-    run(tests![with_hnsw, with_ivfflat, with_flat, a_small_namespace_is_read_alone])
+pub(crate) fn tests() -> &'static [Test] {
+    tests![with_hnsw, with_ivfflat, with_flat, a_small_namespace_is_read_alone]
 }

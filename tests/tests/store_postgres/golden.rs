@@ -3,9 +3,6 @@
 //! Each probe is compared with what Python recorded. Where ours differs it is on purpose: [`DIFFERENCES`] says what ours
 //! does, and why. [`WITHOUT_COUNTERPART`] names the probes that Rust cannot express.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-use std::process::ExitCode;
 use std::time::Duration;
 
 use checkpoint_core::store::{
@@ -13,22 +10,14 @@ use checkpoint_core::store::{
     MatchCondition, Op, OpResult, PutOp, SearchItem, SearchOp, StoreExt, TtlConfig,
 };
 use checkpoint_core::{Result, async_trait};
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Completion, Trial};
 use serde_json::{Value as Json, json};
 use store_postgres::{AnnIndex, PostgresStoreBuilder, VectorType};
 
-use shared::fresh_store::Fresh;
-use shared::golden::json_vectors;
-use shared::postgres::{Kind, Server, count, in_runtime};
-use shared::store_differences::{DIFFERENCES, On, WITHOUT_COUNTERPART};
-
-mod shared {
-    pub(crate) mod fresh_store;
-    pub(crate) mod golden;
-    pub(crate) mod postgres;
-    pub(crate) mod server;
-    pub(crate) mod store_differences;
-}
+use crate::shared::fresh_store::Fresh;
+use crate::shared::golden::json_vectors;
+use crate::shared::postgres::{Kind, Server, count, in_runtime};
+use crate::shared::store_differences::{DIFFERENCES, On, WITHOUT_COUNTERPART};
 
 /// How many of the letters `a` to `d` are in a text, and a little, so that no vector is zero.
 #[derive(Debug)]
@@ -585,7 +574,8 @@ async fn times_to_live(replay: &mut Replay) {
     }
 }
 
-fn main() -> ExitCode {
+/// The same calls on each kind of store.
+pub(crate) fn trials(module: &str) -> Vec<Trial> {
     let in_memory = || {
         in_runtime(replay(None));
         Ok(())
@@ -597,10 +587,9 @@ fn main() -> ExitCode {
         }
         Err(missing) => missing.end(),
     };
-    let trials = vec![
-        Trial::test("every_probe_is_as_in_python::memory", in_memory),
-        Trial::ignorable_test("every_probe_is_as_in_python::postgres", on_postgres)
+    vec![
+        Trial::test(format!("{module}::every_probe_is_as_in_python::memory"), in_memory),
+        Trial::ignorable_test(format!("{module}::every_probe_is_as_in_python::postgres"), on_postgres)
             .with_kind(Kind::Postgres17.name()),
-    ];
-    shared::server::with_servers(|| libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
+    ]
 }

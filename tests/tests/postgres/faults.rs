@@ -3,10 +3,8 @@
 //! Afterwards every acknowledged write is there, no checkpoint names a value that is missing, no session is left inside
 //! of a transaction, and the pool still works.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,17 +16,11 @@ use checkpoint_core::{
 use checkpoint_postgres::PostgresSaver;
 use tokio::task::JoinHandle;
 
-use shared::load::{
+use crate::shared::load::{
     Load, Random, cut_connections, drop_somewhere, is_sound, join, list, may_fail, metadata, step, writes,
 };
-use shared::postgres::{Database, Kind, Server, in_runtime, rows, run, tests};
-use shared::server;
-
-mod shared {
-    pub(crate) mod load;
-    pub(crate) mod postgres;
-    pub(crate) mod server;
-}
+use crate::shared::postgres::{Database, Kind, Server, Test, in_runtime, rows, tests};
+use crate::shared::server;
 
 /// Makes this binary a process that writes to a database, given as its address, until it is killed.
 const CHILD: &str = "CHECKPOINT_TEST_WRITER";
@@ -332,22 +324,19 @@ async fn two_processes_are_killed_in_turns(server: &Server) {
     is_sound(&database, &saver).await;
 }
 
-fn main() -> ExitCode {
-    if let Ok(url) = std::env::var(CHILD) {
-        return match in_runtime(write_until_killed(&url)) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{error:?}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    run(tests![
+/// What this process does instead of running tests, where it was started for that.
+pub(crate) fn as_child() -> Option<Result<()>> {
+    let url = std::env::var(CHILD).ok()?;
+    Some(in_runtime(write_until_killed(&url)))
+}
+
+pub(crate) fn tests() -> &'static [Test] {
+    tests![
         the_server_is_stopped_and_started,
         connections_are_cut_a_thousand_times,
         idle_connections_are_cut,
         futures_are_dropped,
         futures_are_dropped_behind_pgbouncer,
         two_processes_are_killed_in_turns,
-    ])
+    ]
 }

@@ -1,12 +1,5 @@
 //! A thread that Python's LangGraph wrote into a SQLite file: read as Python reads it, and copied byte for byte.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod shared {
-    pub(crate) mod copy;
-    pub(crate) mod golden;
-}
-
 use std::path::Path;
 
 use checkpoint_core::{
@@ -17,8 +10,10 @@ use futures_util::TryStreamExt;
 use rusqlite::types::Value as Cell;
 use serde_json::Value as Json;
 
-use shared::copy::{copy_by_hand, golden_file};
-use shared::golden::{THREAD, check_latest, check_list, check_queries, check_tuples, json_vectors, of_tuple};
+use crate::shared::copy::{copy_by_hand, golden_file};
+use crate::shared::golden::{
+    THREAD, check_latest, check_list, check_queries, check_tuples, json_vectors, of_tuple,
+};
 
 /// A thread in the same file that Python's `EncryptedSerializer` sealed.
 const ENCRYPTED: &str = "enc-1";

@@ -1,21 +1,12 @@
 //! What the Postgres store refuses, and what it says.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use std::process::ExitCode;
-
 use checkpoint_conformance::Missing;
 use checkpoint_core::ErrorKind;
 use checkpoint_core::store::{BaseStore, Distance, IndexConfig, NgramEmbeddings, StoreExt};
 use serde_json::json;
 use store_postgres::{AnnIndex, PostgresStore, PostgresStoreBuilder, VectorType};
 
-use shared::postgres::{Database, Kind, Server, count, run, tests};
-
-mod shared {
-    pub(crate) mod postgres;
-    pub(crate) mod server;
-}
+use crate::shared::postgres::{Database, Kind, Server, Test, count, tests};
 
 fn index(dims: usize) -> IndexConfig {
     IndexConfig::new(dims, NgramEmbeddings::new(dims))
@@ -137,13 +128,13 @@ async fn every_kind_of_index_finds(server: &Server) {
     }
 }
 
-fn main() -> ExitCode {
-    run(tests![
+pub(crate) fn tests() -> &'static [Test] {
+    tests![
         tables_that_are_missing,
         an_extension_that_is_missing,
         vectors_of_another_index,
         tables_that_are_newer,
         options_that_cannot_be,
         every_kind_of_index_finds,
-    ])
+    ]
 }

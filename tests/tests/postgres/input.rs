@@ -1,9 +1,7 @@
 //! What the Postgres saver says to wrong addresses, odd tables, full pools and values that no server holds; and `setup()`
 //! by many at once, or cut off in the middle.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use checkpoint_core::{
@@ -14,12 +12,7 @@ use checkpoint_postgres::{PostgresSaver, deadpool_postgres};
 use deadpool_postgres::{Manager, Pool};
 use tokio_postgres::NoTls;
 
-use shared::postgres::{Database, Server, count, in_runtime, rows, run, tests};
-
-mod shared {
-    pub(crate) mod postgres;
-    pub(crate) mod server;
-}
+use crate::shared::postgres::{Database, Server, Test, count, in_runtime, rows, tests};
 
 /// Makes this binary a process that sets up the database of this address and ends.
 const CHILD: &str = "CHECKPOINT_TEST_SETUP";
@@ -452,17 +445,14 @@ async fn tables_of_earlier_versions(server: &Server) {
     }
 }
 
-fn main() -> ExitCode {
-    if let Ok(url) = std::env::var(CHILD) {
-        return match in_runtime(async { PostgresSaver::builder(url).build()?.setup().await }) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{error:?}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    run(tests![
+/// What this process does instead of running tests, where it was started for that.
+pub(crate) fn as_child() -> Option<Result<()>> {
+    let url = std::env::var(CHILD).ok()?;
+    Some(in_runtime(async { PostgresSaver::builder(url).build()?.setup().await }))
+}
+
+pub(crate) fn tests() -> &'static [Test] {
+    tests![
         a_wrong_password,
         an_unknown_database,
         a_host_that_does_not_answer,
@@ -485,5 +475,5 @@ fn main() -> ExitCode {
         setup_that_is_killed,
         setup_that_is_dropped,
         tables_of_earlier_versions,
-    ])
+    ]
 }

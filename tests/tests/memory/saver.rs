@@ -1,6 +1,5 @@
 //! The suite on the in-memory saver.
 
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use checkpoint_conformance::{Facility, OpenOptions, Saver, Target};
@@ -28,6 +27,6 @@ impl Target for Memory {
     }
 }
 
-fn main() -> ExitCode {
-    checkpoint_conformance::run(Memory(InMemorySaver::new()))
+pub(crate) fn target() -> Arc<dyn Target> {
+    Arc::new(Memory(InMemorySaver::new()))
 }

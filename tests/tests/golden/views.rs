@@ -9,7 +9,7 @@ use checkpoint_core::{ErrorKind, TypedBytes, Value};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
-use super::{bytes_of, encoded, load, read, unhex, view};
+use super::codec::{bytes_of, encoded, load, read, unhex, view};
 
 #[test]
 fn times_have_views() {

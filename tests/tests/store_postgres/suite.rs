@@ -1,26 +1,16 @@
 //! The suite on the Postgres store: on PostgreSQL 17, on PostgreSQL 15, and behind PgBouncer in transaction mode; what
 //! searches find, also with indexes of other kinds. Each kind of index has a schema of its own, which goes at the end.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use checkpoint_conformance::wire::{Cost, Counted};
-use checkpoint_conformance::{Store, StoreCall, StoreFacility, StoreOptions, StoreTarget};
+use checkpoint_conformance::{Missing, Store, StoreCall, StoreFacility, StoreOptions, StoreTarget};
 use checkpoint_core::store::Distance;
 use checkpoint_core::{Result, async_trait};
 use store_postgres::{AnnIndex, PostgresStore, PostgresStoreBuilder, VectorType};
 
-use shared::postgres::{Kind, Scratch, Server, unique_name};
-use shared::postgres_wire::proxy;
-use shared::server;
-
-mod shared {
-    pub(crate) mod postgres;
-    pub(crate) mod postgres_wire;
-    pub(crate) mod server;
-}
+use crate::shared::postgres::{Kind, Scratch, Server, unique_name};
+use crate::shared::postgres_wire::proxy;
 
 /// What handles have to agree on to share tables: the length of the vectors, and what their index sorts by.
 type Layout = Option<(usize, Distance)>;
@@ -178,14 +168,13 @@ impl StoreTarget for Postgres {
     }
 }
 
-fn main() -> ExitCode {
-    server::with_servers(|| {
-        let target = |kind, indexes| {
-            let target = |server| Arc::new(Postgres::new(server, indexes, false)) as Arc<dyn StoreTarget>;
-            Server::find(kind).map(target)
-        };
-        let servers = Kind::ALL.map(|kind| target(kind, None));
-        let others = Indexes::OTHERS.map(|indexes| target(Kind::Postgres17, Some(indexes)));
-        checkpoint_conformance::run_stores(servers.into_iter().chain(others).collect())
-    })
+/// Every target of the suite.
+pub(crate) fn targets() -> Vec<Result<Arc<dyn StoreTarget>, Missing>> {
+    let target = |kind, indexes| {
+        let target = |server| Arc::new(Postgres::new(server, indexes, false)) as Arc<dyn StoreTarget>;
+        Server::find(kind).map(target)
+    };
+    let servers = Kind::ALL.map(|kind| target(kind, None));
+    let others = Indexes::OTHERS.map(|indexes| target(Kind::Postgres17, Some(indexes)));
+    servers.into_iter().chain(others).collect()
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../shared"]
 mod shared {
     pub(crate) mod server;
 }

@@ -1,18 +1,8 @@
 //! Rust and Python's LangGraph take turns on one SQLite file and on one PostgreSQL database, for each generation that
 //! shares them.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod shared {
-    pub(crate) mod copy;
-    pub(crate) mod postgres;
-    pub(crate) mod pythons;
-    pub(crate) mod server;
-    pub(crate) mod turns;
-}
-
 use std::collections::BTreeMap;
-use std::process::{ExitCode, Stdio};
+use std::process::Stdio;
 
 use checkpoint_conformance::Missing;
 use checkpoint_core::python::{
@@ -24,13 +14,13 @@ use checkpoint_core::{
     CheckpointTuple, ListQuery, PruneStrategy, SaverExt, StateSnapshot, Str, Value, special,
 };
 use checkpoint_sqlite::SqliteSaver;
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Completion, Trial};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use shared::postgres::{Database, Kind, Server, in_runtime, rows};
-use shared::pythons::{self, GENERATIONS};
-use shared::turns::{AssociatedData, Backend, Turns, answer};
+use crate::shared::postgres::{Database, Kind, Server, in_runtime, rows};
+use crate::shared::pythons::{self, GENERATIONS};
+use crate::shared::turns::{AssociatedData, Backend, Turns, answer};
 
 /// The task under which LangGraph looks for answers that belong to no task.
 const NULL_TASK: &str = "00000000-0000-0000-0000-000000000000";
@@ -298,9 +288,9 @@ async fn scalars_that_json_cannot_hold(turns: Turns) {
 
 async fn copied(turns: Turns) {
     const GOLDEN: &str = "rich-1";
-    let golden = shared::copy::golden_file(&turns.directory);
+    let golden = crate::shared::copy::golden_file(&turns.directory);
     let saver = turns.set_up_by_rust().await;
-    shared::copy::copy_by_hand(&SqliteSaver::builder(&golden).build().unwrap(), &saver, GOLDEN).await;
+    crate::shared::copy::copy_by_hand(&SqliteSaver::builder(&golden).build().unwrap(), &saver, GOLDEN).await;
     let compared = turns.python("equal", &[golden.to_str().unwrap(), GOLDEN]);
     assert_eq!(compared, json!({"equal": true, "count": 19}));
 }
@@ -536,12 +526,13 @@ fn meet(at: usize, backend: Backend) -> Result<Turns, Missing> {
     Ok(Turns { generation, python, other_python, backend, place, directory, key: None })
 }
 
-fn main() -> ExitCode {
+/// Every case, with each generation and on each backend.
+pub(crate) fn trials(module: &str) -> Vec<Trial> {
     let mut trials = Vec::new();
     for (at, (generation, _)) in GENERATIONS.into_iter().enumerate() {
         for backend in Backend::ALL {
             for (name, run) in cases_of(backend) {
-                let name = format!("{name}::{}::{generation}", backend.name());
+                let name = format!("{module}::{name}::{}::{generation}", backend.name());
                 let trial = Trial::ignorable_test(name, move || match meet(at, backend) {
                     Ok(turns) => {
                         run(turns);
@@ -553,5 +544,5 @@ fn main() -> ExitCode {
             }
         }
     }
-    shared::server::with_servers(|| libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
+    trials
 }

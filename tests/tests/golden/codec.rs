@@ -1,12 +1,5 @@
 //! The serializer and the ciphers against values that Python wrote; see `vectors/README.md`.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-#[path = "vectors/users.rs"]
-mod users;
-#[path = "vectors/views.rs"]
-mod views;
-
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -26,8 +19,8 @@ struct File<T> {
 }
 
 #[derive(Deserialize)]
-struct Vector {
-    name: String,
+pub(super) struct Vector {
+    pub(super) name: String,
     type_tag: Option<String>,
     hex: Option<String>,
     /// Raw, because some are nested deeper than the parser goes.
@@ -36,21 +29,21 @@ struct Vector {
 }
 
 impl Vector {
-    fn typed(&self) -> TypedBytes {
+    pub(super) fn typed(&self) -> TypedBytes {
         TypedBytes::new(self.type_tag.clone().unwrap(), unhex(self.hex.as_ref().unwrap()))
     }
 }
 
-fn load<T: DeserializeOwned>(file: &str) -> Vec<T> {
+pub(super) fn load<T: DeserializeOwned>(file: &str) -> Vec<T> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vectors").join(file);
     serde_json::from_str::<File<T>>(&std::fs::read_to_string(path).unwrap()).unwrap().vectors
 }
 
-fn vectors() -> Vec<Vector> {
+pub(super) fn vectors() -> Vec<Vector> {
     load("serde_vectors.json")
 }
 
-fn unhex(text: &str) -> Vec<u8> {
+pub(super) fn unhex(text: &str) -> Vec<u8> {
     text.as_bytes()
         .chunks(2)
         .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
@@ -223,20 +216,20 @@ fn what_python_cannot_encode_is_refused() {
     assert!(nested(255).to_msgpack().is_ok(), "Python writes as much");
 }
 
-fn encoded<T: Serialize>(value: &T) -> Value {
+pub(super) fn encoded<T: Serialize>(value: &T) -> Value {
     Value::from_msgpack(&to_msgpack(value).unwrap()).unwrap()
 }
 
-fn bytes_of(name: &str) -> Vec<u8> {
+pub(super) fn bytes_of(name: &str) -> Vec<u8> {
     unhex(vectors().iter().find(|vector| vector.name == name).unwrap().hex.as_ref().unwrap())
 }
 
-fn read<T: DeserializeOwned>(name: &str) -> T {
+pub(super) fn read<T: DeserializeOwned>(name: &str) -> T {
     from_msgpack(&bytes_of(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// Reads a value through a typed view, which must write the same bytes.
-fn view<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str) -> T {
+pub(super) fn view<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str) -> T {
     let value: T = read(name);
     let written = to_msgpack(&value).unwrap();
     assert_eq!(

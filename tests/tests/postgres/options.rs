@@ -1,10 +1,6 @@
 //! The Postgres saver as applications and administrators run it: schemas of any name, the application's own pool with
 //! settings of its own, roles that may do little, a replica for listings, PgBouncer.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use std::process::ExitCode;
-
 use checkpoint_conformance::Missing;
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, Cipher, ErrorKind,
@@ -15,12 +11,7 @@ use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use futures_util::TryStreamExt;
 use tokio_postgres::NoTls;
 
-use shared::postgres::{Database, Kind, Scratch, Server, count, run, tests, unique_name};
-
-mod shared {
-    pub(crate) mod postgres;
-    pub(crate) mod server;
-}
+use crate::shared::postgres::{Database, Kind, Scratch, Server, Test, count, tests, unique_name};
 
 fn value() -> ChannelValue {
     TypedBytes::new("bytes", (0..=u8::MAX).collect::<Vec<_>>()).into()
@@ -174,7 +165,7 @@ async fn a_pool_that_discards_everything(server: &Server) {
 /// A role that goes with this value; what it was granted in a database has to go before.
 async fn role(server: &Server) -> (String, Scratch) {
     let name = unique_name();
-    let client = shared::postgres::connect(server.url()).await.unwrap();
+    let client = crate::shared::postgres::connect(server.url()).await.unwrap();
     client.batch_execute(&format!("CREATE ROLE {name} LOGIN PASSWORD 'word'")).await.unwrap();
     let scratch = Scratch::new(server.url(), &format!("DROP ROLE {name}"));
     (name, scratch)
@@ -388,8 +379,8 @@ async fn behind_pgbouncer(server: &Server) -> Result<(), Missing> {
     Ok(())
 }
 
-fn main() -> ExitCode {
-    run(tests![
+pub(crate) fn tests() -> &'static [Test] {
+    tests![
         schemas_of_any_name,
         compression_is_left_alone,
         the_pool_of_an_application,
@@ -402,5 +393,5 @@ fn main() -> ExitCode {
         sealed_rows_are_kept,
         opaque_values_are_split_as_in_python,
         behind_pgbouncer,
-    ])
+    ]
 }

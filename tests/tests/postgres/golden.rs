@@ -1,24 +1,15 @@
 //! A thread that Python's LangGraph wrote into PostgreSQL: read as Python reads it, written as Python writes it.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-use std::process::ExitCode;
-
 use checkpoint_core::{BaseCheckpointSaver, ListQuery, PruneStrategy, SaverExt, ThreadInfo, ThreadQuery};
 use checkpoint_postgres::PostgresSaver;
 use futures_util::TryStreamExt;
 use serde_json::Value as Json;
 
-use shared::copy::copy_by_hand;
-use shared::golden::{THREAD, check_latest, check_list, check_queries, check_tuples, json_vectors, vectors};
-use shared::postgres::{Database, Server, rows, run, tests};
-
-mod shared {
-    pub(crate) mod copy;
-    pub(crate) mod golden;
-    pub(crate) mod postgres;
-    pub(crate) mod server;
-}
+use crate::shared::copy::copy_by_hand;
+use crate::shared::golden::{
+    THREAD, check_latest, check_list, check_queries, check_tuples, json_vectors, vectors,
+};
+use crate::shared::postgres::{Database, Server, Test, rows, tests};
 
 /// What Python reads, with pending writes in the order of the later generation: by path, task and index. The generation
 /// that wrote the file looks at the task first.
@@ -181,13 +172,13 @@ async fn pending_sends_of_old_checkpoints(server: &Server) {
     assert_eq!(pruned.checkpoint, newest.checkpoint);
 }
 
-fn main() -> ExitCode {
-    run(tests![
+pub(crate) fn tests() -> &'static [Test] {
+    tests![
         every_checkpoint_reads_as_in_python,
         the_listing_is_pythons,
         the_newest_of_each_namespace_is_pythons,
         every_recorded_query_gives_what_python_gave,
         a_program_that_copies_the_thread_leaves_the_same_rows,
         pending_sends_of_old_checkpoints,
-    ])
+    ]
 }

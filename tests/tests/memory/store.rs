@@ -1,6 +1,5 @@
 //! The suite on the in-memory store.
 
-use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use checkpoint_conformance::{Store, StoreFacility, StoreOptions, StoreTarget};
@@ -40,6 +39,6 @@ impl StoreTarget for Memory {
     }
 }
 
-fn main() -> ExitCode {
-    checkpoint_conformance::run_stores(vec![Ok(Arc::new(Memory::default()))])
+pub(crate) fn target() -> Arc<dyn StoreTarget> {
+    Arc::new(Memory::default())
 }

@@ -1,9 +1,5 @@
 //! Odd calls that were made on Python's saver for PostgreSQL, made on ours: what is stored, merged, refused and found.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-use std::process::ExitCode;
-
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, ChannelVersion, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointMetadata, ErrorKind, Filter, ListQuery, PruneStrategy, SaverExt, TypedBytes, Value,
@@ -12,14 +8,8 @@ use checkpoint_postgres::PostgresSaver;
 use serde_json::{Value as Json, json};
 use tokio_postgres::Client;
 
-use shared::golden::json_vectors;
-use shared::postgres::{Database, Server, rows, run, tests};
-
-mod shared {
-    pub(crate) mod golden;
-    pub(crate) mod postgres;
-    pub(crate) mod server;
-}
+use crate::shared::golden::json_vectors;
+use crate::shared::postgres::{Database, Server, Test, rows, tests};
 
 /// Calls that Python made on a saver, and what came of them. Each probe is checked, or has no counterpart in Rust.
 struct Probes {
@@ -448,6 +438,6 @@ async fn histories(probes: &mut Probes) {
     }
 }
 
-fn main() -> ExitCode {
-    run(tests![odd_calls_do_what_they_did_in_python])
+pub(crate) fn tests() -> &'static [Test] {
+    tests![odd_calls_do_what_they_did_in_python]
 }

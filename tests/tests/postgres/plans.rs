@@ -1,20 +1,10 @@
 //! How the server runs the saver's statements: by the primary keys, whatever the tables hold and whatever is known of them.
 //! A plan that reads a whole thread for one checkpoint, or a whole table for one thread, is found here.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use std::process::ExitCode;
-
 use tokio_postgres::Client;
 
-use shared::plans::{Access, Plan};
-use shared::postgres::{Database, Server, run, tests};
-
-mod shared {
-    pub(crate) mod plans;
-    pub(crate) mod postgres;
-    pub(crate) mod server;
-}
+use crate::shared::plans::{Access, Plan};
+use crate::shared::postgres::{Database, Server, Test, tests};
 
 /// What may be read otherwise than by the primary key, and why.
 fn is_bearable(call: &str, access: &Access, one_thread: bool) -> bool {
@@ -114,6 +104,6 @@ async fn a_long_thread_among_many_short_ones(server: &Server) {
     check(&database, "20,000 threads of one step, and a long one").await;
 }
 
-fn main() -> ExitCode {
-    run(tests![nothing_is_known, one_long_thread, a_long_thread_among_many_short_ones])
+pub(crate) fn tests() -> &'static [Test] {
+    tests![nothing_is_known, one_long_thread, a_long_thread_among_many_short_ones]
 }

@@ -1,8 +1,5 @@
 //! Everybody works on the same few threads of the Postgres saver: nothing deadlocks, and what a checkpoint names stays.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,14 +8,8 @@ use checkpoint_core::{
     BaseCheckpointSaver, ChannelVersions, Checkpoint, CheckpointConfig, PruneStrategy, id,
 };
 
-use shared::load::{Random, is_sound, metadata, step, writes};
-use shared::postgres::{Database, Server, count, run, tests};
-
-mod shared {
-    pub(crate) mod load;
-    pub(crate) mod postgres;
-    pub(crate) mod server;
-}
+use crate::shared::load::{Random, is_sound, metadata, step, writes};
+use crate::shared::postgres::{Database, Server, Test, count, tests};
 
 /// Deadlocks that the server has seen in this database. A session reports them when it ends.
 async fn deadlocks(database: &Database) -> i64 {
@@ -203,8 +194,6 @@ async fn a_thread_is_deleted_under_its_next_step(server: &Server) {
     is_sound(&database, &saver).await;
 }
 
-fn main() -> ExitCode {
-    run(
-        tests![nothing_deadlocks, values_that_are_carried_over_stay, a_thread_is_deleted_under_its_next_step,],
-    )
+pub(crate) fn tests() -> &'static [Test] {
+    tests![nothing_deadlocks, values_that_are_carried_over_stay, a_thread_is_deleted_under_its_next_step]
 }

@@ -1,24 +1,14 @@
 //! Rust's and Python's stores take turns with the items of one database, for each generation that shares it, and for both
 //! of Python's stores on PostgreSQL.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod shared {
-    pub(crate) mod meeting;
-    pub(crate) mod postgres;
-    pub(crate) mod pythons;
-    pub(crate) mod server;
-}
-
-use std::process::ExitCode;
 use std::time::Duration;
 
 use checkpoint_core::ErrorKind;
 use checkpoint_core::store::{BaseStore, Namespace, StoreExt, TtlConfig};
 use serde_json::{Value as Json, json};
 
-use shared::meeting::{EXPIRED, Meeting, both_get, both_search, cases, of_found, owned, run, search};
-use shared::postgres::count;
+use crate::shared::meeting::{Case, EXPIRED, Meeting, both_get, both_search, cases, of_found, owned, search};
+use crate::shared::postgres::count;
 
 /// Labels and keys that a query, a pattern or a path could take for something else.
 const ODD: [&str; 18] = [
@@ -375,6 +365,6 @@ async fn expired(mut meeting: Meeting, store: impl BaseStore) {
     assert_eq!(both_search(&mut meeting, &store, &[]).await.len(), 5);
 }
 
-fn main() -> ExitCode {
-    run(cases![items_by_turns, filters, times_to_live])
+pub(crate) fn cases() -> &'static [Case] {
+    cases![items_by_turns, filters, times_to_live]
 }

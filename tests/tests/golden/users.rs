@@ -7,7 +7,7 @@ use checkpoint_core::serde::from_msgpack;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::{encoded, read, vectors, view};
+use super::codec::{encoded, read, vectors, view};
 
 /// Asks for bytes as the crate `serde_bytes` does.
 struct Raw(Vec<u8>);

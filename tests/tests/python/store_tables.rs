@@ -1,23 +1,13 @@
 //! Rust's and Python's stores set up one database: whoever comes first, the tables are the same.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod shared {
-    pub(crate) mod meeting;
-    pub(crate) mod postgres;
-    pub(crate) mod pythons;
-    pub(crate) mod server;
-}
-
 use std::collections::BTreeSet;
-use std::process::ExitCode;
 
 use checkpoint_core::store::{BaseStore, Distance, StoreExt, TtlConfig};
 use futures_util::future::join_all;
 use serde_json::{Value as Json, json};
 use store_postgres::{AnnIndex, PostgresStore, VectorType};
 
-use shared::meeting::{Index, Meeting, both_get, cases, run};
+use crate::shared::meeting::{Case, Index, Meeting, both_get, cases};
 
 /// Everything about the tables of stores.
 const SCHEMA: &str = "
@@ -172,6 +162,6 @@ async fn setup_at_once(mut meeting: Meeting) {
     }
 }
 
-fn main() -> ExitCode {
-    run(cases![setup_in_both_orders, setup_by_parts, the_index_for_filters_is_added, setup_at_once])
+pub(crate) fn cases() -> &'static [Case] {
+    cases![setup_in_both_orders, setup_by_parts, the_index_for_filters_is_added, setup_at_once]
 }

@@ -3,9 +3,6 @@
 //! Afterwards every acknowledged batch is there, none is there in part, the vectors of an item are those of its value, no
 //! session is left inside of a transaction, and the pool still works.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,15 +16,9 @@ use serde_json::{Value as Json, json};
 use store_postgres::{PostgresStore, PostgresStoreBuilder};
 use tokio::task::JoinHandle;
 
-use shared::load::{Load, Random, cut_connections, drop_somewhere, join, may_fail, nobody_is_inside};
-use shared::postgres::{Database, Kind, Server, count, rows, run, tests};
-use shared::server;
-
-mod shared {
-    pub(crate) mod load;
-    pub(crate) mod postgres;
-    pub(crate) mod server;
-}
+use crate::shared::load::{Load, Random, cut_connections, drop_somewhere, join, may_fail, nobody_is_inside};
+use crate::shared::postgres::{Database, Kind, Server, Test, count, rows, tests};
+use crate::shared::server;
 
 const DIMS: usize = 16;
 
@@ -466,8 +457,8 @@ async fn setup_meets_somebody_who_builds_an_index(server: &Server) {
     }
 }
 
-fn main() -> ExitCode {
-    run(tests![
+pub(crate) fn tests() -> &'static [Test] {
+    tests![
         the_server_is_stopped_and_started,
         the_sweeper_outlives_a_restart,
         connections_are_cut,
@@ -476,5 +467,5 @@ fn main() -> ExitCode {
         futures_are_dropped_behind_pgbouncer,
         batches_meet_in_opposite_orders,
         setup_meets_somebody_who_builds_an_index,
-    ])
+    ]
 }

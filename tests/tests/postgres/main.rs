@@ -1,0 +1,73 @@
+//! The Postgres saver: the suite on PostgreSQL 17, on PostgreSQL 15, and behind PgBouncer in transaction mode, each in a
+//! schema of its own, which is dropped at the end; and what is particular to it.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use checkpoint_conformance::{Missing, Target, TestBinary};
+use checkpoint_core::Result;
+
+use shared::postgres::{Kind, Postgres, Server, in_runtime, trials};
+use shared::server;
+
+#[path = "../shared"]
+mod shared {
+    pub(crate) mod copy;
+    pub(crate) mod golden;
+    pub(crate) mod load;
+    pub(crate) mod plans;
+    pub(crate) mod postgres;
+    pub(crate) mod postgres_wire;
+    pub(crate) mod server;
+}
+
+mod contention;
+mod faults;
+mod golden;
+mod input;
+mod options;
+mod plans;
+mod probes;
+
+fn main() -> ExitCode {
+    if let Some(done) = faults::as_child().or_else(input::as_child) {
+        return ended(done);
+    }
+    server::with_servers(|| match targets() {
+        Ok(targets) => TestBinary::new()
+            .savers(targets)
+            .tests(trials("contention", contention::tests()))
+            .tests(trials("faults", faults::tests()))
+            .tests(trials("golden", golden::tests()))
+            .tests(trials("input", input::tests()))
+            .tests(trials("options", options::tests()))
+            .tests(trials("plans", plans::tests()))
+            .tests(trials("probes", probes::tests()))
+            .run(),
+        Err(error) => ended(Err(error)),
+    })
+}
+
+fn ended(done: Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:?}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Every server of the suite.
+fn targets() -> Result<Vec<Result<Arc<dyn Target>, Missing>>> {
+    let mut targets = Vec::new();
+    for kind in Kind::ALL {
+        targets.push(match Server::find(kind) {
+            Ok(server) => Ok(Arc::new(in_runtime(Postgres::new(server))?) as Arc<dyn Target>),
+            Err(missing) => Err(missing),
+        });
+    }
+    Ok(targets)
+}

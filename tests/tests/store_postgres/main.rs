@@ -1,0 +1,39 @@
+//! The Postgres store: the suite, and what is particular to it.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::process::ExitCode;
+
+use checkpoint_conformance::TestBinary;
+
+#[path = "../shared"]
+mod shared {
+    pub(crate) mod fresh_store;
+    pub(crate) mod golden;
+    pub(crate) mod load;
+    pub(crate) mod plans;
+    pub(crate) mod postgres;
+    pub(crate) mod postgres_wire;
+    pub(crate) mod server;
+    pub(crate) mod store_differences;
+}
+
+mod faults;
+mod golden;
+mod input;
+mod plans;
+mod suite;
+
+use shared::{postgres::trials, server};
+
+fn main() -> ExitCode {
+    server::with_servers(|| {
+        TestBinary::new()
+            .stores(suite::targets())
+            .tests(trials("faults", faults::tests()))
+            .tests(golden::trials("golden"))
+            .tests(trials("input", input::tests()))
+            .tests(trials("plans", plans::tests()))
+            .run()
+    })
+}
