@@ -184,6 +184,11 @@ impl StoreCtx {
         &self.target
     }
 
+    /// Whether a call may have to wait, so that its future can be dropped in between.
+    pub(crate) fn waits(&self) -> bool {
+        self.store.capabilities().durable
+    }
+
     /// Makes up a namespace of one label, which nobody else uses.
     pub fn root(&self) -> Namespace {
         Namespace::from([format!("conformance-{}", id::uuid6(-1))])
