@@ -33,7 +33,8 @@ impl Server {
     fn from_env(variable: &str) -> Option<Self> {
         let url = std::env::var(variable).ok().filter(|url| !url.is_empty())?;
         // Read by the driver, so that our own reading is not its own witness.
-        let url: tokio_postgres::Config = url.parse().ok()?;
+        let url: tokio_postgres::Config =
+            url.parse().unwrap_or_else(|error| panic!("{variable} cannot be read: {error}"));
         let password = url.get_password().unwrap_or_default();
         Some(Self {
             port: url.get_ports().first().copied().unwrap_or(5432),

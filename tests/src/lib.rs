@@ -44,6 +44,7 @@ mod case;
 mod cases;
 mod fixture;
 mod foreign;
+mod lacking;
 mod random;
 mod rounds;
 mod runner;

@@ -18,7 +18,7 @@ use libtest_mimic::{Completion, Trial};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use crate::shared::postgres::{Database, Kind, Server, in_runtime, rows};
+use crate::shared::postgres::{Database, Ended, Kind, Server, in_runtime, rows};
 use crate::shared::pythons::{self, GENERATIONS};
 use crate::shared::turns::{AssociatedData, Backend, Turns, answer};
 
@@ -379,7 +379,8 @@ async fn every_view(turns: Turns) {
 }
 
 /// What one generation made is brought up to date by Rust and goes on under both.
-async fn across_generations(turns: Turns) {
+async fn across_generations(turns: Turns) -> Result<(), Missing> {
+    let other = pythons::other(turns.at)?;
     turns.set_up_by_python().await;
     turns.python("start", &[THREAD, "rust"]);
     let saver = turns.saver();
@@ -387,12 +388,12 @@ async fn across_generations(turns: Turns) {
     let at = interrupted(&turns).await;
     saver.thread(THREAD).record(&at, "note", &BTreeMap::from([("note", "by rust")])).await.unwrap();
     saver.setup().await.unwrap();
-    let other = turns.other_python.as_deref().unwrap_or(&turns.python);
-    let end = answer("resume", &turns.command(other, "resume", &[THREAD, "yes"]).output().unwrap());
+    let end = answer("resume", &turns.command(&other, "resume", &[THREAD, "yes"]).output().unwrap());
     assert_eq!(log_of(&end["values"]), [&DONE[..], &["asked", "finish yes"]].concat());
     let at = saver.thread(THREAD).at(at.id().clone()).await.unwrap().unwrap();
     assert!(at.is_done("note"));
     history(&turns).await;
+    Ok(())
 }
 
 async fn both_at_once(turns: Turns) {
@@ -480,11 +481,11 @@ async fn setup_in_both_orders(turns: Turns) {
 }
 
 /// A case, and the backends that it is run on.
-type Run = fn(Turns);
+type Run = fn(Turns) -> Result<(), Missing>;
 
 macro_rules! cases {
     ($($case:ident),* $(,)?) => {
-        &[$((stringify!($case), (|turns| in_runtime($case(turns))) as Run)),*]
+        &[$((stringify!($case), (|turns| in_runtime($case(turns)).ended()) as Run)),*]
     };
 }
 
@@ -514,7 +515,7 @@ fn cases_of(backend: Backend) -> Vec<(&'static str, Run)> {
 
 fn meet(at: usize, backend: Backend) -> Result<Turns, Missing> {
     let (generation, _) = GENERATIONS[at];
-    let (python, other_python) = (pythons::find(at)?, pythons::other(at));
+    let python = pythons::find(at)?;
     let directory = tempfile::tempdir().unwrap();
     let place = match backend {
         Backend::Sqlite => AssociatedData::File(directory.path().join("shared.sqlite")),
@@ -523,7 +524,7 @@ fn meet(at: usize, backend: Backend) -> Result<Turns, Missing> {
             AssociatedData::Database(in_runtime(Database::create(server.url())))
         }
     };
-    Ok(Turns { generation, python, other_python, backend, place, directory, key: None })
+    Ok(Turns { generation, python, at, backend, place, directory, key: None })
 }
 
 /// Every case, with each generation and on each backend.
@@ -533,11 +534,8 @@ pub(crate) fn trials(module: &str) -> Vec<Trial> {
         for backend in Backend::ALL {
             for (name, run) in cases_of(backend) {
                 let name = format!("{module}::{name}::{}::{generation}", backend.name());
-                let trial = Trial::ignorable_test(name, move || match meet(at, backend) {
-                    Ok(turns) => {
-                        run(turns);
-                        Ok(Completion::Completed)
-                    }
+                let trial = Trial::ignorable_test(name, move || match meet(at, backend).and_then(run) {
+                    Ok(()) => Ok(Completion::Completed),
                     Err(missing) => missing.end(),
                 });
                 trials.push(trial.with_kind("python"));

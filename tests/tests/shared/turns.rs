@@ -43,7 +43,8 @@ pub(crate) enum AssociatedData {
 pub(crate) struct Turns {
     pub(crate) generation: &'static str,
     pub(crate) python: PathBuf,
-    pub(crate) other_python: Option<PathBuf>,
+    /// Where the generation stands in the list of them.
+    pub(crate) at: usize,
     pub(crate) backend: Backend,
     pub(crate) place: AssociatedData,
     pub(crate) directory: tempfile::TempDir,

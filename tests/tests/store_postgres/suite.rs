@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use checkpoint_conformance::wire::{Cost, Counted};
 use checkpoint_conformance::{Missing, Store, StoreCall, StoreFacility, StoreOptions, StoreTarget};
-use checkpoint_core::store::Distance;
+use checkpoint_core::store::{BaseStore, Distance};
 use checkpoint_core::{Result, async_trait};
 use store_postgres::{AnnIndex, PostgresStore, PostgresStoreBuilder, VectorType};
 
