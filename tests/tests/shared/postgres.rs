@@ -271,6 +271,8 @@ pub(crate) async fn dump(client: &Client, schema: &str) -> Result<Vec<u8>, tokio
 pub(crate) struct Postgres {
     name: &'static str,
     server: Server,
+    /// What savers connect to: the server, or what is before it.
+    url: String,
     schema: String,
     _scratch: Scratch,
 }
@@ -281,19 +283,30 @@ fn broken(source: tokio_postgres::Error) -> Error {
 
 impl Postgres {
     pub(crate) async fn new(server: Server) -> Result<Self> {
+        let url = server.url().to_owned();
+        Self::through(server, url).await
+    }
+
+    /// One whose savers reach the server by another URL.
+    pub(crate) async fn through(server: Server, url: String) -> Result<Self> {
         let schema = unique_name();
         let client = connect(&server.direct).await.map_err(broken)?;
         client.batch_execute(&format!("CREATE SCHEMA {schema}")).await.map_err(broken)?;
         let drop = format!("SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE");
         let scratch = Scratch::new(&server.direct, &drop);
-        Ok(Self { name: server.kind.name(), server, schema, _scratch: scratch })
+        Ok(Self { name: server.kind.name(), server, url, schema, _scratch: scratch })
+    }
+
+    /// The name of the schema, which is in every statement on its tables.
+    pub(crate) fn schema(&self) -> &str {
+        &self.schema
     }
 
     async fn client(&self) -> Result<Client> {
         connect(&self.server.direct).await.map_err(broken)
     }
 
-    fn builder(&self, url: &str, options: OpenOptions) -> PostgresSaverBuilder {
+    pub(crate) fn builder(&self, url: &str, options: OpenOptions) -> PostgresSaverBuilder {
         let builder = PostgresSaver::builder(url)
             .schema(self.schema.as_str())
             .pgbouncer(self.server.kind == Kind::PgBouncer)
@@ -333,7 +346,7 @@ impl Target for Postgres {
     }
 
     async fn open(&self, options: OpenOptions) -> Result<Saver> {
-        Ok(Arc::new(self.builder(self.server.url(), options).build()?))
+        Ok(Arc::new(self.builder(&self.url, options).build()?))
     }
 
     fn offers(&self, facility: Facility) -> bool {

@@ -154,7 +154,7 @@ async fn sweeps_may_be_dropped(ctx: StoreCtx) -> Done {
         cuts.run(store.sweep_ttl(), polls).await.transpose()?;
     }
     super::items::eventually("the others have expired", || async {
-        Ok(store.search(["a"]).await?.len() == 1)
+        Ok(store.search(["a"]).refresh_ttl(false).await?.len() == 1)
     })
     .await?;
     store.sweep_ttl().await?;
