@@ -67,8 +67,10 @@ impl Indexes {
 }
 
 #[derive(Debug)]
-struct Postgres {
+pub(crate) struct Postgres {
     server: Server,
+    /// What stores connect to: the server, or what is before it.
+    url: String,
     /// Unless these are chosen, hnsw with `vector`, and no index for filters.
     indexes: Option<Indexes>,
     /// Whether all handles share one schema, whatever their index is.
@@ -78,7 +80,13 @@ struct Postgres {
 
 impl Postgres {
     fn new(server: Server, indexes: Option<Indexes>, one_schema: bool) -> Self {
-        Self { server, indexes, one_schema, schemas: Mutex::default() }
+        let url = server.url().to_owned();
+        Self { server, url, indexes, one_schema, schemas: Mutex::default() }
+    }
+
+    /// One whose stores reach the server by another URL.
+    pub(crate) fn through(server: Server, url: String) -> Self {
+        Self { url, ..Self::new(server, None, false) }
     }
 
     /// The schema of a layout; `setup()` makes it.
@@ -93,7 +101,7 @@ impl Postgres {
         schema
     }
 
-    fn builder(&self, url: &str, options: StoreOptions) -> PostgresStoreBuilder {
+    pub(crate) fn builder(&self, url: &str, options: StoreOptions) -> PostgresStoreBuilder {
         let layout =
             options.index.as_ref().filter(|_| !self.one_schema).map(|index| (index.dims, index.distance));
         let mut builder = PostgresStore::builder(url)
@@ -108,6 +116,11 @@ impl Postgres {
             Some(index) => builder.index(index),
             None => builder,
         }
+    }
+
+    /// What stores connect to.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
     }
 
     /// What the page of `store-postgres` says under "Round trips".
@@ -145,7 +158,7 @@ impl StoreTarget for Postgres {
     }
 
     async fn open(&self, options: StoreOptions) -> Result<Store> {
-        Ok(Arc::new(self.builder(self.server.url(), options).build()?))
+        Ok(Arc::new(self.builder(&self.url, options).build()?))
     }
 
     fn offers(&self, facility: StoreFacility) -> bool {
