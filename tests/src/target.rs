@@ -129,6 +129,12 @@ pub enum Call {
 }
 
 /// A database under test.
+///
+/// [`name`](Self::name) and [`open`](Self::open) are all that most cases need. Each further method brings the cases of
+/// one [`Facility`], which [`offers`](Self::offers) announces: [`fresh`](Self::fresh) those of `setup` and of listings
+/// of everything, [`raw`](Self::raw) and [`move_rows`](Self::move_rows) those of encryption, [`corrupt`](Self::corrupt)
+/// those of damaged rows, [`counted`](Self::counted) those of round trips. For the last one a backend on a server also
+/// implements [`Protocol`](crate::wire::Protocol), two methods that split the bytes of its wire protocol.
 #[async_trait]
 pub trait Target: Debug + Send + Sync + 'static {
     /// The backend's name, for the report.
