@@ -57,8 +57,8 @@ pub use case::{Case, Ctx, Failure, Need, Savers, Suite};
 pub use cases::{saver_cases, store_cases};
 pub use runner::{Missing, Outcome, Report, TestBinary, run, run_cases, run_store_cases};
 pub use store_case::{StoreCtx, StoreNeed, Stores};
-pub use store_target::{Store, StoreCall, StoreFacility, StoreOptions, StoreTarget};
-pub use target::{Call, Facility, OpenOptions, Saver, Target};
+pub use store_target::{CountedStore, Store, StoreCall, StoreFacility, StoreOptions, StoreTarget};
+pub use target::{Call, CountedSaver, Facility, OpenOptions, Saver, Target};
 
 /// The workspace's README, so that what it shows compiles; a test of the command line runs its quick start.
 #[cfg(doctest)]

@@ -10,7 +10,7 @@ use checkpoint_core::{ErrorKind, Result, Str, async_trait, id};
 use crate::case::{Case, Suite};
 use crate::cases::store_cases;
 use crate::wire::Counted;
-use crate::{Store, StoreCall, StoreFacility, StoreOptions, StoreTarget};
+use crate::{CountedStore, Store, StoreFacility, StoreOptions, StoreTarget};
 
 /// The suite of stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -170,7 +170,7 @@ pub struct StoreCtx {
     /// They stay until the case is over.
     fresh: Arc<Mutex<Vec<Arc<dyn StoreTarget>>>>,
     /// Items are deleted through their proxies.
-    counted: Arc<Mutex<Vec<Arc<Counted<Store, StoreCall>>>>>,
+    counted: Arc<Mutex<Vec<Arc<CountedStore>>>>,
 }
 
 impl StoreCtx {
@@ -214,7 +214,7 @@ impl StoreCtx {
     ///
     /// # Cancellation
     /// As [`StoreTarget::counted`].
-    pub async fn counted(&self, options: StoreOptions) -> Result<Arc<Counted<Store, StoreCall>>> {
+    pub async fn counted(&self, options: StoreOptions) -> Result<Arc<CountedStore>> {
         let Counted { handle, proxy, cost } = self.target.counted(options).await?;
         let counted = Arc::new(Counted { handle: note(&self.noted, handle), proxy, cost });
         self.counted.lock().unwrap_or_else(PoisonError::into_inner).push(counted.clone());

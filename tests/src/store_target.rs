@@ -127,6 +127,9 @@ pub enum StoreCall {
     },
 }
 
+/// A store whose round trips are counted.
+pub type CountedStore = Counted<Store, StoreCall>;
+
 /// A store's database under test.
 #[async_trait]
 pub trait StoreTarget: Debug + Send + Sync + 'static {
@@ -175,7 +178,7 @@ pub trait StoreTarget: Debug + Send + Sync + 'static {
     ///
     /// # Cancellation
     /// A dropped call opened nothing.
-    async fn counted(&self, options: StoreOptions) -> Result<Counted<Store, StoreCall>> {
+    async fn counted(&self, options: StoreOptions) -> Result<CountedStore> {
         let _ = options;
         Err(Error::unsupported("target", "counted"))
     }

@@ -128,6 +128,9 @@ pub enum Call {
     Setup,
 }
 
+/// A saver whose round trips are counted.
+pub type CountedSaver = Counted<Saver, Call>;
+
 /// A database under test.
 ///
 /// [`name`](Self::name) and [`open`](Self::open) are all that most cases need. Each further method brings the cases of
@@ -210,7 +213,7 @@ pub trait Target: Debug + Send + Sync + 'static {
     ///
     /// # Cancellation
     /// A dropped call opened nothing.
-    async fn counted(&self, options: OpenOptions) -> Result<Counted<Saver, Call>> {
+    async fn counted(&self, options: OpenOptions) -> Result<CountedSaver> {
         let _ = options;
         Err(Error::unsupported("target", "counted"))
     }

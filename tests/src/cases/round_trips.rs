@@ -12,8 +12,7 @@ use crate::fixture::{
     random, write,
 };
 use crate::rounds::Rounds;
-use crate::target::{Call, Facility, OpenOptions, Saver};
-use crate::wire::Counted;
+use crate::target::{Call, CountedSaver, Facility, OpenOptions, Saver};
 
 cases!("round_trips", [Need::Target(Facility::RoundTrips)];
     put,
@@ -32,11 +31,11 @@ cases!("round_trips", [Need::Target(Facility::RoundTrips)];
     setup,
 );
 
-async fn counted(ctx: &Ctx) -> checkpoint_core::Result<Counted<Saver, Call>> {
+async fn counted(ctx: &Ctx) -> checkpoint_core::Result<CountedSaver> {
     ctx.target().counted(OpenOptions::default()).await
 }
 
-fn rounds(counted: &Counted<Saver, Call>, call: Call) -> Rounds<'_> {
+fn rounds(counted: &CountedSaver, call: Call) -> Rounds<'_> {
     Rounds::new(&counted.proxy, format!("{call:?}"), (counted.cost)(call))
 }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use checkpoint_conformance::wire::{Cost, Counted};
-use checkpoint_conformance::{Call, Facility, Missing, OpenOptions, Saver, Target};
+use checkpoint_conformance::{Call, CountedSaver, Facility, Missing, OpenOptions, Saver, Target};
 use checkpoint_core::{BaseCheckpointSaver, Error, ErrorKind, Result, async_trait};
 use checkpoint_postgres::{PostgresSaver, PostgresSaverBuilder};
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -381,7 +381,7 @@ impl Target for Postgres {
         Ok(())
     }
 
-    async fn counted(&self, options: OpenOptions) -> Result<Counted<Saver, Call>> {
+    async fn counted(&self, options: OpenOptions) -> Result<CountedSaver> {
         let (proxy, url) = proxy(self.server.url()).await?;
         let saver = self.builder(&url, options).build()?;
         saver.setup().await?;

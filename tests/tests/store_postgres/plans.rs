@@ -360,13 +360,14 @@ async fn every_statement_is_planned(server: &Server) {
     let report =
         run_store_cases(target.clone(), |case| !REPETITIVE.contains(&case.group()), |_, _| {}).await.unwrap();
     assert_eq!(report.failed, []);
+    let stores = std::mem::take(&mut *target.stores.lock().unwrap());
     // The cases sweep databases of their own alone.
-    target.stores.lock().unwrap()[0].sweep_ttl().await.unwrap();
+    stores[0].sweep_ttl().await.unwrap();
     // Every schema of the suite has a name that begins so.
     let seen = on_tables(proxy.take().statements, "checkpoint_test_");
 
     let mut planned = BTreeMap::new();
-    for watched in std::mem::take(&mut *target.stores.lock().unwrap()) {
+    for watched in stores {
         let ops = std::mem::take(&mut *watched.ops.lock().unwrap());
         for (call, sql, _) in watched.store.plans(ops.into_values().collect()).await.unwrap() {
             planned.insert(parts(&sql).remove(0), call);

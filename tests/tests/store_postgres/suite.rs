@@ -4,7 +4,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use checkpoint_conformance::wire::{Cost, Counted};
-use checkpoint_conformance::{Missing, Store, StoreCall, StoreFacility, StoreOptions, StoreTarget};
+use checkpoint_conformance::{
+    CountedStore, Missing, Store, StoreCall, StoreFacility, StoreOptions, StoreTarget,
+};
 use checkpoint_core::store::{BaseStore, Distance};
 use checkpoint_core::{Result, async_trait};
 use store_postgres::{AnnIndex, PostgresStore, PostgresStoreBuilder, VectorType};
@@ -136,9 +138,11 @@ impl Postgres {
             | StoreCall::SearchMany { indexed: false }
             | StoreCall::ListNamespaces => each(1),
             StoreCall::SearchByQuery | StoreCall::SearchMany { indexed: true } if flat => each(1),
-            StoreCall::SearchByQuery | StoreCall::SearchMany { indexed: true } => together(1),
             StoreCall::GetRefreshed => each(2),
-            StoreCall::Delete | StoreCall::PutMany { indexed: false } => together(1),
+            StoreCall::SearchByQuery
+            | StoreCall::SearchMany { indexed: true }
+            | StoreCall::Delete
+            | StoreCall::PutMany { indexed: false } => together(1),
             StoreCall::Put { indexed: true } | StoreCall::PutMany { indexed: true } => together(2),
             StoreCall::Mixed => each(4),
             StoreCall::Sweep { items } => each(items / 1000 + 1),
@@ -170,7 +174,7 @@ impl StoreTarget for Postgres {
         Ok(Arc::new(Self::new(self.server.clone(), self.indexes, true)))
     }
 
-    async fn counted(&self, options: StoreOptions) -> Result<Counted<Store, StoreCall>> {
+    async fn counted(&self, options: StoreOptions) -> Result<CountedStore> {
         let (proxy, url) = proxy(self.server.url()).await?;
         let store = self.builder(&url, options).build()?;
         store.setup().await?;

@@ -10,8 +10,7 @@ use super::items::{all_keys, delete_op, get_op, indexed, keys, list_op, n, put_o
 use crate::fixture::Done;
 use crate::rounds::Rounds;
 use crate::store_case::{StoreCtx, StoreNeed};
-use crate::wire::Counted;
-use crate::{Store, StoreCall, StoreFacility, StoreOptions};
+use crate::{CountedStore, StoreCall, StoreFacility, StoreOptions};
 
 cases!(stores "store_round_trips", [StoreNeed::Target(StoreFacility::RoundTrips)];
     get,
@@ -28,7 +27,7 @@ cases!(stores "store_round_trips", [StoreNeed::Target(StoreFacility::RoundTrips)
     setup_with_an_index [StoreNeed::Target(StoreFacility::Index)],
 );
 
-fn rounds(counted: &Counted<Store, StoreCall>, call: StoreCall) -> Rounds<'_> {
+fn rounds(counted: &CountedStore, call: StoreCall) -> Rounds<'_> {
     Rounds::new(&counted.proxy, format!("{call:?}"), (counted.cost)(call))
 }
 
@@ -76,7 +75,7 @@ async fn put_with_an_index(ctx: StoreCtx) -> Done {
     check_puts(&ctx, &counted, true).await
 }
 
-async fn check_puts(ctx: &StoreCtx, counted: &Arc<Counted<Store, StoreCall>>, indexed: bool) -> Done {
+async fn check_puts(ctx: &StoreCtx, counted: &Arc<CountedStore>, indexed: bool) -> Done {
     let root = ctx.root();
     let mut one = rounds(counted, StoreCall::Put { indexed });
     let mut number = 0;
@@ -223,7 +222,7 @@ async fn setup_with_an_index(ctx: StoreCtx) -> Done {
     check_setup(&counted, true).await
 }
 
-async fn check_setup(counted: &Counted<Store, StoreCall>, indexed: bool) -> Done {
+async fn check_setup(counted: &CountedStore, indexed: bool) -> Done {
     let mut rounds = rounds(counted, StoreCall::Setup { indexed });
     while rounds.go_on()? {
         rounds.call(counted.handle.setup()).await?;
