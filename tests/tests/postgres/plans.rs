@@ -8,8 +8,8 @@ use checkpoint_conformance::{Case, OpenOptions, run_cases};
 use tokio_postgres::Client;
 
 use crate::shared::plans::{Access, Plan, on_tables};
+use crate::shared::postgres::wire::proxy;
 use crate::shared::postgres::{Database, Postgres, Server, Test, tests};
-use crate::shared::postgres_wire::proxy;
 
 /// What may be read otherwise than by the primary key, and why.
 fn is_bearable(call: &str, access: &Access, one_thread: bool) -> bool {

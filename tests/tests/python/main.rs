@@ -11,7 +11,6 @@ mod shared {
     pub(crate) mod copy;
     pub(crate) mod meeting;
     pub(crate) mod postgres;
-    pub(crate) mod postgres_wire;
     pub(crate) mod pythons;
     pub(crate) mod server;
     pub(crate) mod turns;

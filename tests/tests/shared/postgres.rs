@@ -12,8 +12,11 @@ use checkpoint_postgres::{PostgresSaver, PostgresSaverBuilder};
 use libtest_mimic::{Arguments, Completion, Trial};
 use tokio_postgres::{Client, NoTls};
 
-use super::postgres_wire::proxy;
+use self::wire::proxy;
 use super::server;
+
+#[path = "postgres_wire.rs"]
+pub(crate) mod wire;
 
 /// The servers that the tests want.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,6 @@ mod shared {
     pub(crate) mod load;
     pub(crate) mod plans;
     pub(crate) mod postgres;
-    pub(crate) mod postgres_wire;
     pub(crate) mod server;
     pub(crate) mod store_differences;
 }

@@ -15,8 +15,8 @@ use store_postgres::{AnnIndex, PostgresStore};
 use tokio_postgres::Client;
 
 use crate::shared::plans::{Plan, on_tables};
+use crate::shared::postgres::wire::proxy;
 use crate::shared::postgres::{Database, Server, Test, rows, tests};
-use crate::shared::postgres_wire::proxy;
 use crate::suite::Postgres;
 
 const DIMS: usize = 16;

@@ -11,8 +11,8 @@ use checkpoint_core::store::{BaseStore, Distance};
 use checkpoint_core::{Result, async_trait};
 use store_postgres::{AnnIndex, PostgresStore, PostgresStoreBuilder, VectorType};
 
+use crate::shared::postgres::wire::proxy;
 use crate::shared::postgres::{Kind, Scratch, Server, unique_name};
-use crate::shared::postgres_wire::proxy;
 
 /// What handles have to agree on to share tables: the length of the vectors, and what their index sorts by.
 type Layout = Option<(usize, Distance)>;
