@@ -72,17 +72,20 @@
 //!
 //! | call | round trips | statements |
 //! |---|---|---|
-//! | `put` | 1 | 1; 2 more where it carries values over that its parent does not name, or whose parent is not stored (any more), or another call has the thread to itself |
+//! | `put` | 1 | 1; a second round trip, with a transaction, where it carries over values that its parent does not name, or whose parent is not stored (any more), or another call holds the thread's exclusive lock |
 //! | `put_writes` | 1 | 1 |
 //! | `get_tuple` | 1 | 1; each value is looked up by its whole key |
 //! | `list` | 1 per page | the first page has up to 16 tuples, later ones up to 128 or 4 MiB; a value that many of a page's checkpoints share is sent once. Without a thread and a namespace each page sorts the keys of all that it may come from: there is no index on ids alone |
-//! | `list_threads` | 1 per 128 threads | jumps from thread to thread in the index |
-//! | `delete_thread` | 1 | a transaction of 1, sent at once |
+//! | `list_threads` | 1 per 128 threads | 1 each; jumps from thread to thread in the index |
+//! | `delete_thread` | 1 | 3: a transaction, sent at once |
 //! | `get_delta_channel_history` | 1 per 1,024 ancestors | |
-//! | `copy_thread` | 7 | the rows do not leave the server, but for values that AES-GCM bound to their place: each of them is 1 more |
-//! | `prune` | per thread 5, and per namespace 2 and 1 per 1,024 ancestors looked at | |
-//! | `delete_for_runs` | 6 | reads the metadata of the whole table: there is no index on runs. For more than 256 threads at once it locks the tables, and all writers wait |
+//! | `copy_thread` | 7 | the rows do not leave the server, except for values and writes that AES-GCM bound to their place: each of them is 1 more, and so are each 32 values and each 32 writes begun |
+//! | `prune` | per thread 5, and per namespace 2 and 1 per 1,024 ancestors looked at; to delete threads 1 each | |
+//! | `delete_for_runs` | 6; 3 where no checkpoint is of these runs | reads the metadata of the whole table: there is no index on runs. For more than 256 threads at once it locks the tables, and all writers wait |
 //! | `setup` | 5 once the tables are there | |
+//!
+//! Where nothing is said of statements, each round trip is one. Those that begin and end a transaction are counted too.
+//! The conformance suite counts both and compares them with this table.
 //!
 //! The first time that a connection sees a statement costs one round trip more; behind PgBouncer in transaction mode
 //! ([`PostgresSaverBuilder::pgbouncer`]) statements have no names, and that cost is none, but each is planned anew.

@@ -111,6 +111,7 @@ fn every_command_works_as_on_a_file(server: &Server) {
     assert!(failure(&sealed, 6).contains("LANGGRAPH_AES_KEY"));
     assert!(text(&run(database.url(), &["show", "enc-1"])).contains("--key-file"));
     let rows = text(&run(database.url(), &["history", "enc-1", "--json"]));
+    assert_eq!(rows.lines().count(), 9, "{rows}");
     assert!(rows.lines().all(|line| line.contains("\"encrypted\":true")), "{rows}");
     let opened = run(database.url(), &["show", "enc-1", "--json", "--key-file", key.to_str().unwrap()]);
     assert!(!text(&opened).contains("$error"));
@@ -206,6 +207,7 @@ fn assert_same_values(left: &Path, right: &Path) {
         })
     };
     for (left, right) in read(left).iter().zip(&read(right)) {
+        assert!(!left.is_empty(), "a table has no rows to compare");
         for (left, right) in left.iter().zip(right) {
             assert!(left == right, "{:?} differs", &left[..3]);
         }

@@ -30,17 +30,21 @@ struct Server {
 }
 
 impl Server {
-    fn from_env(variable: &str) -> Option<Self> {
-        let url = std::env::var(variable).ok().filter(|url| !url.is_empty())?;
+    /// The server of a variable, if it is set.
+    fn from_env(variable: &str) -> Result<Option<Self>, Failed> {
+        let Some(url) = std::env::var(variable).ok().filter(|url| !url.is_empty()) else {
+            return Ok(None);
+        };
         // Read by the driver, so that our own reading is not its own witness.
-        let url: tokio_postgres::Config = url.parse().ok()?;
+        let url: tokio_postgres::Config =
+            url.parse().map_err(|error| format!("{variable} cannot be read: {error}"))?;
         let password = url.get_password().unwrap_or_default();
-        Some(Self {
+        Ok(Some(Self {
             port: url.get_ports().first().copied().unwrap_or(5432),
             user: url.get_user().unwrap_or("postgres").to_owned(),
             password: String::from_utf8_lossy(password).into_owned().into(),
             database: url.get_dbname().unwrap_or("postgres").to_owned(),
-        })
+        }))
     }
 
     fn config(&self, host: &str) -> PostgresConfig {
@@ -371,15 +375,25 @@ where
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let server = Server::from_env(POSTGRES).map(Arc::new);
-    let bouncer = Server::from_env(PGBOUNCER).map(Arc::new);
+    match trials() {
+        Ok(trials) => libtest_mimic::run(&arguments, trials).exit_code(),
+        Err(failed) => {
+            eprintln!("{}", failed.message().unwrap_or_default());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn trials() -> Result<Vec<Trial>, Failed> {
+    let server = Server::from_env(POSTGRES)?.map(Arc::new);
+    let bouncer = Server::from_env(PGBOUNCER)?.map(Arc::new);
     let certs = std::env::var_os("CHECKPOINT_TEST_POSTGRES_CERTS").filter(|folder| !folder.is_empty());
     let tls =
-        Server::from_env(POSTGRES).zip(certs).map(|(server, certs)| Arc::new(Tls(server, certs.into())));
+        Server::from_env(POSTGRES)?.zip(certs).map(|(server, certs)| Arc::new(Tls(server, certs.into())));
     let (on, no_server) = (server.as_ref(), "CHECKPOINT_TEST_POSTGRES_URL is not set");
     let (on_tls, no_certs) =
         (tls.as_ref(), "CHECKPOINT_TEST_POSTGRES_URL or CHECKPOINT_TEST_POSTGRES_CERTS is not set");
-    let trials = vec![
+    Ok(vec![
         trial("tls::modes_without_verification", on_tls, no_certs, modes_without_verification),
         trial("tls::right_authority", on_tls, no_certs, right_authority),
         trial("tls::wrong_authority", on_tls, no_certs, wrong_authority),
@@ -398,6 +412,5 @@ fn main() -> ExitCode {
             "CHECKPOINT_TEST_PGBOUNCER_URL is not set",
             through_pgbouncer,
         ),
-    ];
-    libtest_mimic::run(&arguments, trials).exit_code()
+    ])
 }

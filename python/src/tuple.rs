@@ -190,8 +190,8 @@ pub(crate) fn to_checkpoint(
                     Ok(())
                 })?;
             }
-            "updated_channels" if value.is_none() => {}
-            "updated_channels" => {
+            // `None` is a field like any other: what is absent stays absent, and what is `None` stays `None`.
+            "updated_channels" if !value.is_none() => {
                 let names = value.try_iter()?.map(|name| to_str(&name?, "the name of a channel"));
                 out.updated_channels = Some(names.collect::<PyResult<_>>()?);
             }
@@ -287,8 +287,6 @@ fn from_checkpoint<'py>(
     for (node, versions) in &checkpoint.versions_seen {
         seen.set_item(&**node, from_versions(py, versions)?)?;
     }
-    let updated = checkpoint.updated_channels.as_ref();
-    let updated = updated.map(|names| PyList::new(py, names.iter().map(|name| &**name))).transpose()?;
     let out = PyDict::new(py);
     out.set_item(intern!(py, "v"), checkpoint.v)?;
     out.set_item(intern!(py, "ts"), &*checkpoint.ts)?;
@@ -296,7 +294,10 @@ fn from_checkpoint<'py>(
     out.set_item(intern!(py, "channel_values"), values)?;
     out.set_item(intern!(py, "channel_versions"), from_versions(py, &checkpoint.channel_versions)?)?;
     out.set_item(intern!(py, "versions_seen"), seen)?;
-    out.set_item(intern!(py, "updated_channels"), updated)?;
+    if let Some(names) = &checkpoint.updated_channels {
+        let names = PyList::new(py, names.iter().map(|name| &**name))?;
+        out.set_item(intern!(py, "updated_channels"), names)?;
+    }
     for (key, value) in &checkpoint.extra {
         out.set_item(&**key, from_value(py, &value.to_value().or_raise(py)?)?)?;
     }

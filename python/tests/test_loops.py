@@ -42,10 +42,9 @@ def open_files() -> int:
 
 @pytest.fixture
 def files(saver: Any) -> Iterator[Callable[[], int]]:
-    """How many more files are open than at the start; without /proc, none."""
+    """How many more files are open than at the start."""
     if not os.path.isdir("/proc/self/fd"):
-        yield lambda: 0
-        return
+        pytest.skip("open files are counted in /proc")
 
     async def warm() -> None:
         # With the saver's connections, which are opened as they are needed.

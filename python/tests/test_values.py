@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 import numpy
 import pydantic
 import pytest
-from conftest import Flow, Kind, kinds, put, thread
+from conftest import Flow, Kind, kinds, peer, put, thread
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import empty_checkpoint
@@ -489,3 +489,52 @@ def test_a_strict_allowlist_holds(
     # Both are one saver: what one writes, the other reads.
     put(flow, allowing, config, {"later": ["x"]})
     assert flow(saver).get_tuple(config).checkpoint["channel_values"] == {"later": ["x"]}
+
+
+# What is absent stays absent, and `None`, as `copy_checkpoint` and forks have it, stays `None`.
+UPDATED_CHANNELS = {"absent": {}, "none": {"updated_channels": None}, "list": {"updated_channels": ["a", "b"]}}
+
+
+def put_with_updated_channels(flow: Flow, saver: Any, config: dict[str, Any], updated: dict[str, Any]) -> None:
+    checkpoint = {key: value for key, value in empty_checkpoint().items() if key != "updated_channels"}
+    config = {"configurable": {"checkpoint_ns": "", **config["configurable"]}}
+    about = {"source": "loop", "step": 0, "parents": {}}
+    flow(saver).put(config, {**checkpoint, **updated}, about, {})
+
+
+def updated_channels(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in checkpoint.items() if key == "updated_channels"}
+
+
+@pytest.mark.parametrize("updated", UPDATED_CHANNELS.values(), ids=UPDATED_CHANNELS.keys())
+def test_updated_channels_come_back_as_they_were(
+    saver: Any, flow: Flow, config: dict[str, Any], updated: dict[str, Any]
+) -> None:
+    put_with_updated_channels(flow, saver, config, updated)
+    found = flow(saver).get_tuple(config)
+    assert updated_channels(found.checkpoint) == updated
+    # And once more, from what was read.
+    flow(saver).put(found.config, found.checkpoint, found.metadata, {})
+    assert updated_channels(flow(saver).get_tuple(config).checkpoint) == updated
+    assert [updated_channels(one.checkpoint) for one in flow(saver).list(config)] == [updated]
+
+
+@kinds(lasting=True)
+@pytest.mark.parametrize("begins", ["theirs", "ours"])
+@pytest.mark.parametrize("updated", UPDATED_CHANNELS.values(), ids=UPDATED_CHANNELS.keys())
+def test_updated_channels_are_the_same_for_python(
+    kind: Kind,
+    place: str,
+    saver: Any,
+    flow: Flow,
+    config: dict[str, Any],
+    begins: str,
+    updated: dict[str, Any],
+) -> None:
+    with peer(kind, place) as theirs:
+        if begins == "theirs":
+            put_with_updated_channels(Flow(None), theirs, config, updated)
+        else:
+            put_with_updated_channels(flow, saver, config, updated)
+        assert updated_channels(theirs.get_tuple(config).checkpoint) == updated
+    assert updated_channels(flow(saver).get_tuple(config).checkpoint) == updated

@@ -45,8 +45,10 @@
 //! | `search` with a query | all vectors under the namespace where that has at most 1,000 items, or with [`AnnIndex::Flat`]: exact. Else the index of vectors, which goes on (pgvector 0.8) until enough of them fit namespace and filter. Where the index gives up early, or brings fewer items than were wanted, the search is repeated further, and in the end over all vectors: 1 or 2 round trips more. The first of a process is 1 more, to learn the version of pgvector |
 //! | `list_namespaces` | jumps from one namespace to the next in the index on prefixes |
 //! | `put`, `delete` | the primary key; vectors in the same statement |
-//! | `sweep_ttl` | the index on expiry, 1,000 items a round trip |
+//! | `sweep_ttl` | the index on expiry, 1,000 items a round trip, until one finds fewer |
 //! | `setup` | 1 round trip once the tables are there, 1 more with an index for filters, 4 more with one for queries |
+//!
+//! The conformance suite counts round trips and statements, and compares them with this page.
 //!
 //! The first time that a connection sees a statement costs one round trip more; behind PgBouncer in transaction mode
 //! ([`PostgresStoreBuilder::pgbouncer`]) statements have no names, and that cost is none, but each is planned anew. Batches

@@ -275,10 +275,18 @@ impl PostgresStore {
             let sql = shared.sql.list_namespaces(&mut Parameters::default(), 0, op);
             statements.push(("list_namespaces", sql, None));
         }
-        let columns = PutColumns { keys: vec![""], deleted_keys: vec![""], ..PutColumns::default() };
-        let puts = shared.sql.put(columns, shared.index.as_deref());
-        let calls = ["puts and deletions", "vectors of puts"].into_iter();
-        statements.extend(calls.zip(puts).map(|(call, (sql, _))| (call, sql, None)));
+        let one = || vec![""];
+        let none = PutColumns::default;
+        let batches = [
+            ("puts", PutColumns { keys: one(), ..none() }),
+            ("deletions", PutColumns { deleted_keys: one(), ..none() }),
+            ("puts and deletions", PutColumns { keys: one(), deleted_keys: one(), ..none() }),
+        ];
+        for (call, columns) in batches {
+            let put = shared.sql.put(columns, shared.index.as_deref());
+            let calls = [call, "vectors of puts"].into_iter();
+            statements.extend(calls.zip(put).map(|(call, (sql, _))| (call, sql, None)));
+        }
         let connection = shared.database.connection().await?;
         let mut plans = Vec::new();
         for (call, sql, settings) in statements {

@@ -257,6 +257,11 @@ impl Ctx {
         &self.target
     }
 
+    /// Whether a call may have to wait, so that its future can be dropped in between.
+    pub(crate) fn waits(&self) -> bool {
+        self.saver.capabilities().durable
+    }
+
     /// Makes up the id of a thread, which is deleted when the case ends.
     pub fn thread(&self) -> Str {
         self.use_thread(&format!("conformance-{}", id::uuid6(-1)))

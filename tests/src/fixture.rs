@@ -152,6 +152,13 @@ pub(crate) fn triples(writes: &[PendingWrite]) -> Vec<(&str, &str, &ChannelValue
     writes.iter().map(|write| (&*write.task_id, &*write.channel, &write.value)).collect()
 }
 
+/// What a case itself has prepared. Without it the case would check nothing, so it fails.
+#[track_caller]
+pub(crate) fn prepared<T>(item: Option<T>) -> std::result::Result<T, Failure> {
+    let missing = Failure::new("what the case prepared is missing");
+    item.ok_or(missing)
+}
+
 /// Fails unless a call ended in an error of this kind.
 #[track_caller]
 pub(crate) fn expect_kind<T>(result: Result<T>, kind: ErrorKind, what: &str) -> Done {
@@ -182,6 +189,38 @@ fn canonical_value(value: &Value) -> Value {
             Value::Map(entries)
         }
         other => other.clone(),
+    }
+}
+
+/// Calls whose futures are dropped, and how many were really cut.
+#[derive(Debug, Default)]
+pub(crate) struct Cuts {
+    cut: usize,
+    finished: usize,
+}
+
+impl Cuts {
+    /// Runs a call as [`poll_then_drop`] does.
+    pub(crate) async fn run<F: Future>(&mut self, call: F, polls: usize) -> Option<F::Output> {
+        let done = poll_then_drop(call, polls).await;
+        match &done {
+            Some(_) => self.finished += 1,
+            // A future that was never polled has not begun.
+            None if polls == 0 => {}
+            None => self.cut += 1,
+        }
+        done
+    }
+
+    /// Fails unless several calls were dropped after they had begun, and some came to their end. A call of a backend
+    /// that `waits` for nothing ends with its first poll.
+    #[track_caller]
+    pub(crate) fn check(&self, waits: bool) -> Done {
+        const LEAST: usize = 3;
+        let Self { cut, finished } = self;
+        let enough = *finished > 0 && (*cut >= LEAST || !waits);
+        let failure = Failure::new(format!("{cut} calls were cut and {finished} finished"));
+        if enough { Ok(()) } else { Err(failure) }
     }
 }
 

@@ -44,18 +44,21 @@ mod case;
 mod cases;
 mod fixture;
 mod foreign;
+mod lacking;
 mod random;
+mod rounds;
 mod runner;
 mod store_case;
 mod store_target;
 mod target;
+pub mod wire;
 
 pub use case::{Case, Ctx, Failure, Need, Savers, Suite};
 pub use cases::{saver_cases, store_cases};
 pub use runner::{Missing, Outcome, Report, TestBinary, run, run_cases, run_store_cases};
 pub use store_case::{StoreCtx, StoreNeed, Stores};
-pub use store_target::{Store, StoreFacility, StoreOptions, StoreTarget};
-pub use target::{Facility, OpenOptions, Saver, Target};
+pub use store_target::{CountedStore, Store, StoreCall, StoreFacility, StoreOptions, StoreTarget};
+pub use target::{Call, CountedSaver, Facility, OpenOptions, Saver, Target};
 
 /// The workspace's README, so that what it shows compiles; a test of the command line runs its quick start.
 #[cfg(doctest)]

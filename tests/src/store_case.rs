@@ -9,7 +9,8 @@ use checkpoint_core::{ErrorKind, Result, Str, async_trait, id};
 
 use crate::case::{Case, Suite};
 use crate::cases::store_cases;
-use crate::{Store, StoreFacility, StoreOptions, StoreTarget};
+use crate::wire::Counted;
+use crate::{CountedStore, Store, StoreFacility, StoreOptions, StoreTarget};
 
 /// The suite of stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,7 +71,7 @@ impl Suite for Stores {
     async fn begin(target: Arc<dyn StoreTarget>, store: Store, (): &()) -> Result<StoreCtx> {
         let noted = Arc::<Mutex<Vec<Arc<Noted>>>>::default();
         let store = note(&noted, store);
-        Ok(StoreCtx { target, store, noted, fresh: Arc::default() })
+        Ok(StoreCtx { target, store, noted, fresh: Arc::default(), counted: Arc::default() })
     }
 
     async fn clean(ctx: &StoreCtx) -> Result<()> {
@@ -172,6 +173,8 @@ pub struct StoreCtx {
     noted: Arc<Mutex<Vec<Arc<Noted>>>>,
     /// They stay until the case is over.
     fresh: Arc<Mutex<Vec<Arc<dyn StoreTarget>>>>,
+    /// Items are deleted through their proxies.
+    counted: Arc<Mutex<Vec<Arc<CountedStore>>>>,
 }
 
 impl StoreCtx {
@@ -183,6 +186,11 @@ impl StoreCtx {
     /// The database under test.
     pub fn target(&self) -> &Arc<dyn StoreTarget> {
         &self.target
+    }
+
+    /// Whether a call may have to wait, so that its future can be dropped in between.
+    pub(crate) fn waits(&self) -> bool {
+        self.store.capabilities().durable
     }
 
     /// Makes up a namespace of one label, which nobody else uses.
@@ -201,6 +209,20 @@ impl StoreCtx {
         let store = self.target.open(options).await?;
         store.setup().await?;
         Ok(note(&self.noted, store))
+    }
+
+    /// Opens a handle whose round trips are counted. What is put through it is deleted when the case ends.
+    ///
+    /// # Errors
+    /// What the target says.
+    ///
+    /// # Cancellation
+    /// As [`StoreTarget::counted`].
+    pub async fn counted(&self, options: StoreOptions) -> Result<Arc<CountedStore>> {
+        let Counted { handle, proxy, cost } = self.target.counted(options).await?;
+        let counted = Arc::new(Counted { handle: note(&self.noted, handle), proxy, cost });
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner).push(counted.clone());
+        Ok(counted)
     }
 
     /// Makes an empty database, which goes when the case ends.

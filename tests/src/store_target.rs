@@ -6,6 +6,8 @@ use std::sync::Arc;
 use checkpoint_core::store::{BaseStore, IndexConfig, TtlConfig};
 use checkpoint_core::{Error, Result, async_trait};
 
+use crate::wire::Counted;
+
 /// A store of any kind.
 pub type Store = Arc<dyn BaseStore>;
 
@@ -62,6 +64,8 @@ pub enum StoreFacility {
     Index,
     /// [`StoreTarget::fresh`] works.
     Fresh,
+    /// [`StoreTarget::counted`] works.
+    RoundTrips,
 }
 
 impl fmt::Display for StoreFacility {
@@ -69,9 +73,62 @@ impl fmt::Display for StoreFacility {
         f.write_str(match self {
             Self::Index => "handles with an index, by which queries find items",
             Self::Fresh => "an empty database",
+            Self::RoundTrips => "a count of round trips",
         })
     }
 }
+
+/// A call whose round trips and statements are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreCall {
+    /// A `get` of one item.
+    Get,
+    /// A batch of this many gets.
+    GetMany {
+        /// How many, at least two.
+        items: usize,
+    },
+    /// A `get` of an item whose time to live begins anew.
+    GetRefreshed,
+    /// A `put` of one item.
+    Put {
+        /// Whether the store has an index.
+        indexed: bool,
+    },
+    /// A batch of puts and deletions.
+    PutMany {
+        /// Whether the store has an index.
+        indexed: bool,
+    },
+    /// A deletion of one item.
+    Delete,
+    /// A search by namespace and filter.
+    Search,
+    /// A search by a query, under a namespace with a few items.
+    SearchByQuery,
+    /// A batch of several searches, one of them by a query where the store has an index.
+    SearchMany {
+        /// Whether the store has an index.
+        indexed: bool,
+    },
+    /// A `list_namespaces`.
+    ListNamespaces,
+    /// A batch with one get, one search, one listing of namespaces and one put.
+    Mixed,
+    /// A `sweep_ttl` that finds this many expired items.
+    Sweep {
+        /// How many.
+        items: usize,
+    },
+    /// A `setup` of a database that is set up.
+    Setup {
+        /// Whether the store has an index.
+        indexed: bool,
+    },
+}
+
+/// A store whose round trips are counted.
+pub type CountedStore = Counted<Store, StoreCall>;
 
 /// A store's database under test.
 #[async_trait]
@@ -111,5 +168,18 @@ pub trait StoreTarget: Debug + Send + Sync + 'static {
     /// A dropped call may leave an empty database.
     async fn fresh(&self) -> Result<Arc<dyn StoreTarget>> {
         Err(Error::unsupported("target", "fresh"))
+    }
+
+    /// Opens a handle whose driver reaches the server through a counting proxy, as [`Target::counted`](crate::Target::counted)
+    /// does. The database is set up.
+    ///
+    /// # Errors
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless it is offered.
+    ///
+    /// # Cancellation
+    /// A dropped call opened nothing.
+    async fn counted(&self, options: StoreOptions) -> Result<CountedStore> {
+        let _ = options;
+        Err(Error::unsupported("target", "counted"))
     }
 }

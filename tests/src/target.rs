@@ -6,6 +6,8 @@ use std::sync::Arc;
 use checkpoint_core::delta::CheckpointReader;
 use checkpoint_core::{BaseCheckpointSaver, Cipher, Error, Result, async_trait};
 
+use crate::wire::Counted;
+
 /// A saver of any kind.
 pub type Saver = Arc<dyn BaseCheckpointSaver>;
 
@@ -48,6 +50,8 @@ pub enum Facility {
     MoveRows,
     /// [`Target::corrupt`] works.
     Corrupt,
+    /// [`Target::counted`] works.
+    RoundTrips,
 }
 
 impl fmt::Display for Facility {
@@ -61,11 +65,79 @@ impl fmt::Display for Facility {
             Self::Raw => "the bytes of its medium",
             Self::MoveRows => "rows to be moved behind the saver's back",
             Self::Corrupt => "rows to be damaged behind the saver's back",
+            Self::RoundTrips => "a count of round trips",
         })
     }
 }
 
+/// A call whose round trips and statements are counted. Threads and checkpoints are small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// A `put` whose values are all new.
+    Put,
+    /// A `put` of one new value; the stored parent has the others under the same versions.
+    PutUnchanged,
+    /// A `put` of one new value; the parent that has the others was deleted.
+    PutOrphaned,
+    /// A `put_writes`.
+    PutWrites,
+    /// A `get_tuple`, with or without a checkpoint id.
+    GetTuple,
+    /// A listing of a namespace that has this many checkpoints.
+    List {
+        /// How many.
+        checkpoints: usize,
+    },
+    /// A listing of this many threads, where there are more.
+    ListThreads {
+        /// How many.
+        threads: usize,
+    },
+    /// A `delete_thread`.
+    DeleteThread,
+    /// A `get_delta_channel_history` that walks over this many ancestors to the root.
+    DeltaChannelHistory {
+        /// How many.
+        ancestors: usize,
+    },
+    /// A `copy_thread`.
+    CopyThread {
+        /// How many values of the thread a cipher has bound to their place.
+        bound_values: usize,
+        /// How many writes.
+        bound_writes: usize,
+    },
+    /// A `prune` that keeps the newest checkpoint of each namespace.
+    PruneKeepLatest {
+        /// How many threads.
+        threads: usize,
+        /// How many namespaces each of them has. The newest checkpoint needs no ancestor.
+        namespaces: usize,
+    },
+    /// A `prune` that deletes threads.
+    PruneDelete {
+        /// How many.
+        threads: usize,
+    },
+    /// A `delete_for_runs` of one run.
+    DeleteForRuns {
+        /// How many threads the run is in; at most a few.
+        threads: usize,
+    },
+    /// A `setup` of a database that is set up.
+    Setup,
+}
+
+/// A saver whose round trips are counted.
+pub type CountedSaver = Counted<Saver, Call>;
+
 /// A database under test.
+///
+/// [`name`](Self::name) and [`open`](Self::open) are all that most cases need. Each further method brings the cases of
+/// one [`Facility`], which [`offers`](Self::offers) announces: [`fresh`](Self::fresh) those of `setup` and of listings
+/// of everything, [`raw`](Self::raw) and [`move_rows`](Self::move_rows) those of encryption, [`corrupt`](Self::corrupt)
+/// those of damaged rows, [`counted`](Self::counted) those of round trips. For the last one a backend on a server also
+/// implements [`Protocol`](crate::wire::Protocol), two methods that split the bytes of its wire protocol.
 #[async_trait]
 pub trait Target: Debug + Send + Sync + 'static {
     /// The backend's name, for the report.
@@ -130,5 +202,19 @@ pub trait Target: Debug + Send + Sync + 'static {
     async fn corrupt(&self, thread_id: &str) -> Result<()> {
         let _ = thread_id;
         Err(Error::unsupported("target", "corrupt"))
+    }
+
+    /// Opens a handle whose driver reaches the server through a counting proxy, and says what each call costs by the
+    /// backend's documentation. The database is set up. Concurrent calls may use several connections, calls that follow
+    /// each other use the same ones.
+    ///
+    /// # Errors
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless it is offered.
+    ///
+    /// # Cancellation
+    /// A dropped call opened nothing.
+    async fn counted(&self, options: OpenOptions) -> Result<CountedSaver> {
+        let _ = options;
+        Err(Error::unsupported("target", "counted"))
     }
 }

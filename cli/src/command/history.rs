@@ -126,23 +126,23 @@ pub(super) fn task(task_path: &str, task_id: &str) -> String {
     clean(&name).into_owned()
 }
 
-type AssociatedData = (Str, Str);
+type Location = (Str, Str);
 
 struct Tree {
     /// The terminal's width, if it is one.
     width: Option<usize>,
-    nodes: HashMap<AssociatedData, Node>,
+    nodes: HashMap<Location, Node>,
     /// By place of the parent, the ids of its children, oldest first.
-    children: HashMap<AssociatedData, BTreeSet<Str>>,
+    children: HashMap<Location, BTreeSet<Str>>,
     /// By place of the checkpoint that ran them, the first checkpoints of subgraphs.
-    subgraphs: HashMap<AssociatedData, BTreeSet<AssociatedData>>,
+    subgraphs: HashMap<Location, BTreeSet<Location>>,
     /// What no other line leads to.
-    roots: BTreeSet<AssociatedData>,
+    roots: BTreeSet<Location>,
 }
 
 /// What is to be printed next, and what stands before it.
 struct Next {
-    place: AssociatedData,
+    place: Location,
     prefix: String,
     branch: &'static str,
     /// Whether to name the namespace above it.
@@ -228,9 +228,9 @@ impl Tree {
     fn print_from(
         &self,
         out: &mut impl Write,
-        root: &AssociatedData,
+        root: &Location,
         heading: bool,
-        printed: &mut BTreeSet<AssociatedData>,
+        printed: &mut BTreeSet<Location>,
     ) -> Result<()> {
         let mut stack = vec![Next { place: root.clone(), prefix: String::new(), branch: "", heading }];
         while let Some(Next { place, prefix, branch, heading }) = stack.pop() {

@@ -5,7 +5,7 @@ use futures_util::StreamExt;
 
 use crate::case::{Ctx, Need};
 use crate::fixture::{
-    Done, chain, checkpoint, encode, id_of, ids, list, newest_first, poll_then_drop, put, random, read, write,
+    Cuts, Done, chain, checkpoint, encode, id_of, ids, list, newest_first, prepared, put, random, read, write,
 };
 
 cases!("cancellation";
@@ -32,10 +32,11 @@ async fn settle(ctx: &Ctx) -> Done {
 
 async fn put_is_whole_or_absent(ctx: Ctx) -> Done {
     let mut config = CheckpointConfig::new(ctx.thread());
+    let mut cuts = Cuts::default();
     for polls in rounds() {
         let made =
             checkpoint(&[("text", "x".into()), ("items", encode(&list(&[1, 2, 3]))?), ("n", 1.into())]);
-        let finished = poll_then_drop(put(ctx.saver(), &config, &made), polls).await.transpose()?;
+        let finished = cuts.run(put(ctx.saver(), &config, &made), polls).await.transpose()?;
         settle(&ctx).await?;
         let stored = config.clone().with_checkpoint_id(made.id.clone());
         match ctx.saver().get_tuple(&stored).await? {
@@ -47,39 +48,38 @@ async fn put_is_whole_or_absent(ctx: Ctx) -> Done {
             None => ensure!(finished.is_none(), "the call returned, but nothing is stored"),
         }
     }
-    Ok(())
+    cuts.check(ctx.waits())
 }
 
 async fn put_writes_are_whole_or_absent(ctx: Ctx) -> Done {
     let stored = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
+    let mut cuts = Cuts::default();
     for polls in rounds() {
         let task = random();
         let writes = [("a", 1.into()), ("b", encode(&list(&[1]))?), ("c", "x".into())];
-        let finished =
-            poll_then_drop(write(ctx.saver(), &stored, &task, &writes), polls).await.transpose()?;
+        let finished = cuts.run(write(ctx.saver(), &stored, &task, &writes), polls).await.transpose()?;
         settle(&ctx).await?;
         let found = read(ctx.saver(), &stored).await?.pending_writes;
         let found = found.iter().filter(|write| write.task_id == task).count();
         ensure!(found == 3 || (found == 0 && finished.is_none()), "{found} of 3 writes after {polls} polls");
     }
-    Ok(())
+    cuts.check(ctx.waits())
 }
 
 async fn delete_thread_is_whole_or_absent(ctx: Ctx) -> Done {
+    let mut cuts = Cuts::default();
     for polls in rounds() {
         let thread_id = ctx.thread();
         let stored = chain(ctx.saver(), &thread_id, "", 3).await?;
-        if let Some(config) = stored.first() {
-            write(ctx.saver(), config, "task", &[("ch", 1.into())]).await?;
-        }
-        let finished = poll_then_drop(ctx.saver().delete_thread(&thread_id), polls).await.transpose()?;
+        write(ctx.saver(), prepared(stored.first())?, "task", &[("ch", 1.into())]).await?;
+        let finished = cuts.run(ctx.saver().delete_thread(&thread_id), polls).await.transpose()?;
         settle(&ctx).await?;
         let left = ctx.saver().list_all(ListQuery::thread(thread_id)).await?;
         let writes: usize = left.iter().map(|tuple| tuple.pending_writes.len()).sum();
         let whole = (left.len(), writes) == (3, 1) && finished.is_none();
         ensure!(left.is_empty() || whole, "{} of 3 checkpoints after {polls} polls", left.len());
     }
-    Ok(())
+    cuts.check(ctx.waits())
 }
 
 async fn copy_thread_is_whole_or_absent(ctx: Ctx) -> Done {
@@ -87,25 +87,27 @@ async fn copy_thread_is_whole_or_absent(ctx: Ctx) -> Done {
     for config in chain(ctx.saver(), &source, "", 8).await? {
         write(ctx.saver(), &config, "task", &[("ch", encode(&list(&[1]))?)]).await?;
     }
+    let mut cuts = Cuts::default();
     for polls in rounds() {
         let target = ctx.thread();
-        let finished = poll_then_drop(ctx.saver().copy_thread(&source, &target), polls).await.transpose()?;
+        let finished = cuts.run(ctx.saver().copy_thread(&source, &target), polls).await.transpose()?;
         settle(&ctx).await?;
         let copied = ctx.saver().list_all(ListQuery::thread(target)).await?;
         let writes: usize = copied.iter().map(|tuple| tuple.pending_writes.len()).sum();
         let none = copied.is_empty() && finished.is_none();
         ensure!(none || (copied.len(), writes) == (8, 8), "{} of 8 copies after {polls} polls", copied.len());
     }
-    Ok(())
+    cuts.check(ctx.waits())
 }
 
 async fn prune_is_whole_or_absent(ctx: Ctx) -> Done {
+    let mut cuts = Cuts::default();
     for polls in rounds() {
         let thread_id = ctx.thread();
         let stored = newest_first(&chain(ctx.saver(), &thread_id, "", 5).await?);
         let threads = [&*thread_id];
         let call = ctx.saver().prune(&threads, PruneStrategy::KeepLatest);
-        poll_then_drop(call, polls).await.transpose()?;
+        cuts.run(call, polls).await.transpose()?;
         settle(&ctx).await?;
         // One listing for both questions: what was dropped may still be under way on another connection.
         let left = ctx.saver().list_all(ListQuery::thread(thread_id)).await?;
@@ -114,10 +116,11 @@ async fn prune_is_whole_or_absent(ctx: Ctx) -> Done {
         let orphan = left.first().is_some_and(|tuple| tuple.parent_config.is_none());
         ensure_eq!(orphan, left.len() == 1, "whether the parent was cleared");
     }
-    Ok(())
+    cuts.check(ctx.waits())
 }
 
 async fn delete_for_runs_is_whole_or_absent(ctx: Ctx) -> Done {
+    let mut cuts = Cuts::default();
     for polls in rounds() {
         let (thread_id, run_id) = (ctx.thread(), random());
         for checkpoint_ns in ["", "child"] {
@@ -126,37 +129,37 @@ async fn delete_for_runs_is_whole_or_absent(ctx: Ctx) -> Done {
                 .with_metadata("run_id", &*run_id);
             put(ctx.saver(), &config, &checkpoint(&[])).await?;
         }
-        poll_then_drop(ctx.saver().delete_for_runs(&[&run_id]), polls).await.transpose()?;
+        cuts.run(ctx.saver().delete_for_runs(&[&run_id]), polls).await.transpose()?;
         settle(&ctx).await?;
         let left = ids(ctx.saver(), ListQuery::thread(thread_id)).await?.len();
         ensure!(left == 0 || left == 2, "{left} of 2 checkpoints after {polls} polls");
     }
-    Ok(())
+    cuts.check(ctx.waits())
 }
 
 async fn reads_may_be_dropped(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let stored = chain(ctx.saver(), &thread_id, "", 10).await?;
+    let mut cuts = Cuts::default();
     for polls in rounds() {
         for config in &stored {
-            poll_then_drop(ctx.saver().get_tuple(config), polls).await.transpose()?;
-            poll_then_drop(ctx.saver().get_delta_channel_history(config, &["step"]), polls)
-                .await
-                .transpose()?;
+            cuts.run(ctx.saver().get_tuple(config), polls).await.transpose()?;
+            cuts.run(ctx.saver().get_delta_channel_history(config, &["step"]), polls).await.transpose()?;
         }
         let mut listing = ctx.saver().list(ListQuery::thread(thread_id.clone()));
-        poll_then_drop(listing.next(), polls).await.flatten().transpose()?;
+        cuts.run(listing.next(), polls).await.flatten().transpose()?;
     }
     ensure_eq!(ids(ctx.saver(), ListQuery::thread(thread_id)).await?, newest_first(&stored), "ids");
-    Ok(())
+    cuts.check(ctx.waits())
 }
 
 async fn setup_may_be_dropped(ctx: Ctx) -> Done {
+    let mut cuts = Cuts::default();
     for polls in rounds() {
-        poll_then_drop(ctx.saver().setup(), polls).await.transpose()?;
+        cuts.run(ctx.saver().setup(), polls).await.transpose()?;
     }
     ctx.saver().setup().await?;
     let stored = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
     ensure_eq!(id_of(&read(ctx.saver(), &stored).await?.config), id_of(&stored), "id");
-    Ok(())
+    cuts.check(ctx.waits())
 }

@@ -7,8 +7,8 @@ use checkpoint_core::{
 
 use crate::case::{Ctx, Failure, Need};
 use crate::fixture::{
-    Done, at_version, checkpoint, encode, id_of, ids, list, map, metadata, put, random, read, snapshot,
-    value, write, write_at,
+    Done, at_version, checkpoint, encode, id_of, ids, list, map, metadata, prepared, put, random, read,
+    snapshot, value, write, write_at,
 };
 
 cases!("delta";
@@ -82,7 +82,7 @@ fn writes_of(versions: impl IntoIterator<Item = i64>) -> Result<Vec<ChannelValue
 async fn a_deep_chain(ctx: Ctx) -> Done {
     let stored = deep(&ctx, &ctx.thread(), 150, &[1, 40, 100]).await?;
     for (at, seed) in [(150, 100), (101, 100), (100, 40), (41, 40), (40, 1), (2, 1)] {
-        let Some(config) = stored.get(at - 1) else { continue };
+        let config = prepared(stored.get(at - 1))?;
         let found = history(&ctx, config).await?;
         ensure_eq!(found.0, Some(snapshot(&list(&[seed]))?), "seed at {at}");
         ensure_eq!(found.1, writes_of(seed..i64::try_from(at).unwrap_or_default())?, "writes at {at}");
@@ -92,7 +92,7 @@ async fn a_deep_chain(ctx: Ctx) -> Done {
 
 async fn forks_have_histories_of_their_own(ctx: Ctx) -> Done {
     let stored = deep(&ctx, &ctx.thread(), 6, &[2]).await?;
-    let Some(start) = stored.get(3) else { return Ok(()) };
+    let start = prepared(stored.get(3))?;
     let mut fork = start.clone();
     for version in [50, 51] {
         fork = step(&ctx, &fork, version, None).await?;
@@ -102,9 +102,8 @@ async fn forks_have_histories_of_their_own(ctx: Ctx) -> Done {
     let mut expected = writes_of([2, 3, 4])?;
     expected.extend([50.into(), 51.into()]);
     ensure_eq!(history(&ctx, &target).await?.1, expected, "writes of the fork");
-    if let Some(main) = stored.last() {
-        ensure_eq!(history(&ctx, main).await?.1, writes_of([2, 3, 4, 5])?, "writes of the main line");
-    }
+    let main = prepared(stored.last())?;
+    ensure_eq!(history(&ctx, main).await?.1, writes_of([2, 3, 4, 5])?, "writes of the main line");
     Ok(())
 }
 
@@ -156,7 +155,7 @@ async fn a_missing_parent_ends_the_walk(ctx: Ctx) -> Done {
 
 async fn an_unknown_channel_has_no_history(ctx: Ctx) -> Done {
     let stored = deep(&ctx, &ctx.thread(), 3, &[1]).await?;
-    let Some(target) = stored.last() else { return Ok(()) };
+    let target = prepared(stored.last())?;
     let found = ctx.saver().get_delta_channel_history(target, &["nothing", "", "log'"]).await?;
     ensure_eq!(found.len(), 3, "number of channels");
     ensure!(
@@ -185,7 +184,7 @@ async fn prune_keeps_the_history(ctx: Ctx) -> Done {
     for (steps, snapshots, left) in [(10, &[2, 6][..], 5), (10, &[][..], 10), (3, &[2][..], 2)] {
         let thread_id = ctx.thread();
         let stored = deep(&ctx, &thread_id, steps, snapshots).await?;
-        let Some(newest) = stored.last() else { continue };
+        let newest = prepared(stored.last())?;
         let before = (history(&ctx, newest).await?, read(ctx.saver(), newest).await?);
         prune(&ctx, &thread_id).await?;
         ensure_eq!(history(&ctx, newest).await?, before.0, "history after prune");
@@ -203,7 +202,7 @@ async fn prune_keeps_the_history(ctx: Ctx) -> Done {
 async fn prune_keeps_a_fork_that_is_the_newest(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let stored = deep(&ctx, &thread_id, 6, &[2]).await?;
-    let Some(start) = stored.get(3) else { return Ok(()) };
+    let start = prepared(stored.get(3))?;
     let fork = step(&ctx, start, 50, None).await?;
     let before = history(&ctx, &fork).await?;
     prune(&ctx, &thread_id).await?;
@@ -237,7 +236,7 @@ async fn prune_keeps_a_snapshot_alone(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let stored = deep(&ctx, &thread_id, 5, &[2, 5]).await?;
     prune(&ctx, &thread_id).await?;
-    let expected: Vec<_> = stored.last().map(id_of).into_iter().collect();
+    let expected = [id_of(prepared(stored.last())?)];
     ensure_eq!(ids(ctx.saver(), ListQuery::thread(thread_id.clone())).await?, expected, "ids");
     let tuple = read(ctx.saver(), &CheckpointConfig::new(thread_id)).await?;
     ensure_eq!(value(&tuple, "log")?, snapshot(&list(&[5]))?, "snapshot");

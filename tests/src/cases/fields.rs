@@ -1,6 +1,8 @@
 //! The fields of a checkpoint.
 
-use checkpoint_core::{ChannelVersion, ChannelVersions, Checkpoint, CheckpointConfig, Str, Value};
+use checkpoint_core::{
+    ChannelValue, ChannelVersion, ChannelVersions, Checkpoint, CheckpointConfig, Str, Value,
+};
 
 use crate::case::Ctx;
 use crate::fixture::{Done, checkpoint, encode, list, map, put, read};
@@ -8,6 +10,7 @@ use crate::fixture::{Done, checkpoint, encode, list, map, put, read};
 cases!("fields";
     unknown_fields_are_kept,
     updated_channels,
+    updated_channels_survive_a_read_and_a_put,
     versions_of_every_kind,
     versions_seen,
     versions_without_values,
@@ -26,7 +29,7 @@ async fn unknown_fields_are_kept(ctx: Ctx) -> Done {
     let mut made = checkpoint(&[("a", 1.into())]);
     made.extra.insert("current_tasks".into(), encode(&map(&[]))?);
     made.extra.insert("flag".into(), true.into());
-    made.extra.insert("nothing".into(), checkpoint_core::ChannelValue::Null);
+    made.extra.insert("nothing".into(), ChannelValue::Null);
     made.extra.insert("future field".into(), encode(&map(&[("k", list(&[1, 2]))]))?);
     check(&ctx, &made).await
 }
@@ -36,6 +39,29 @@ async fn updated_channels(ctx: Ctx) -> Done {
         let mut made = checkpoint(&[("a", 1.into())]);
         made.updated_channels = updated;
         check(&ctx, &made).await?;
+    }
+    Ok(())
+}
+
+/// What is absent stays absent, and what is null stays null.
+async fn updated_channels_survive_a_read_and_a_put(ctx: Ctx) -> Done {
+    const FIELD: &str = "updated_channels";
+    for updated in [None, Some(None), Some(Some(vec![])), Some(Some(vec!["a".into(), "世界".into()]))] {
+        let mut made = checkpoint(&[("a", 1.into())]);
+        match updated.clone() {
+            None => {}
+            Some(None) => drop(made.extra.insert(FIELD.into(), ChannelValue::Null)),
+            Some(channels) => made.updated_channels = channels,
+        }
+        let mut config = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &made).await?;
+        for time in ["first", "second"] {
+            let found = read(ctx.saver(), &config).await?.checkpoint;
+            ensure_eq!(found.updated_channels, updated.clone().flatten(), "list in the {time} read");
+            let null = matches!(updated, Some(None)).then_some(&ChannelValue::Null);
+            ensure_eq!(found.extra.get(FIELD), null, "null in the {time} read");
+            ensure_eq!(found, made, "checkpoint in the {time} read");
+            config = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &found).await?;
+        }
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use checkpoint_core::{
 };
 
 use crate::case::{Ctx, Need};
-use crate::fixture::{Done, chain, checkpoint, ids, list, map, put_with};
+use crate::fixture::{Done, chain, checkpoint, ids, list, map, prepared, put_with};
 
 cases!("filters";
     scalars,
@@ -271,12 +271,11 @@ async fn with_before_and_limit(ctx: Ctx) -> Done {
     let matching: Vec<_> = stored.iter().skip(1).step_by(2).cloned().collect();
     ensure_eq!(ids(ctx.saver(), query.clone()).await?, matching, "all matches");
     ensure_eq!(ids(ctx.saver(), query.clone().limit(5)).await?, matching[..5], "five matches");
-    if let Some(cursor) = matching.get(4) {
-        ensure_eq!(
-            ids(ctx.saver(), query.before(cursor.clone()).limit(5)).await?,
-            matching[5..10],
-            "the next five"
-        );
-    }
+    let cursor = prepared(matching.get(4))?;
+    ensure_eq!(
+        ids(ctx.saver(), query.before(cursor.clone()).limit(5)).await?,
+        matching[5..10],
+        "the next five"
+    );
     Ok(())
 }

@@ -5,11 +5,12 @@ use checkpoint_core::{
     ListQuery, PruneStrategy, PutOptions, Result, SaverExt, Str,
 };
 
-use crate::case::{Ctx, Failure};
+use crate::case::{Ctx, Failure, Need};
 use crate::fixture::{
-    Done, at_version, chain, checkpoint, encode, id_of, ids, list, map, metadata, put, put_with, random,
-    read, value,
+    Done, at_version, chain, checkpoint, encode, id_of, ids, list, map, metadata, prepared, put, put_with,
+    random, read, value,
 };
+use crate::target::Facility;
 
 cases!("forks";
     put_again_replaces_checkpoint_and_metadata,
@@ -22,7 +23,7 @@ cases!("forks";
     branches_share_what_did_not_change,
     the_same_version_in_two_namespaces,
     what_was_deleted_is_stored_again,
-    a_copy_beside_what_was_deleted,
+    a_copy_beside_what_was_deleted [Need::DeleteForRuns],
     unchanged_values_are_the_parents,
     unchanged_values_that_the_parent_has_not,
 );
@@ -77,9 +78,7 @@ async fn the_newest_is_by_id_not_by_time_of_writing(ctx: Ctx) -> Done {
     let config = CheckpointConfig::new(ctx.thread());
     let made: Vec<_> = (0..3_i64).map(|at| checkpoint(&[("at", at.into())])).collect();
     for at in [2, 0, 1] {
-        if let Some(checkpoint) = made.get(at) {
-            put(ctx.saver(), &config, checkpoint).await?;
-        }
+        put(ctx.saver(), &config, prepared(made.get(at))?).await?;
     }
     ensure_eq!(value(&read(ctx.saver(), &config).await?, "at")?, 2.into(), "the newest");
     let expected: Vec<_> = made.iter().rev().map(|checkpoint| checkpoint.id.clone()).collect();
@@ -98,7 +97,7 @@ async fn a_parent_need_not_exist(ctx: Ctx) -> Done {
 async fn fork_of_a_fork(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let main = chain(ctx.saver(), &thread_id, "", 4).await?;
-    let Some(start) = main.get(1) else { return Ok(()) };
+    let start = prepared(main.get(1))?;
     let fork = put_with(ctx.saver(), start, &checkpoint(&[]), &CheckpointMetadata::new("fork", 2)).await?;
     let again = put_with(ctx.saver(), &fork, &checkpoint(&[]), &CheckpointMetadata::new("fork", 3)).await?;
     let mut line = vec![id_of(&again)];
@@ -168,7 +167,9 @@ async fn unchanged_values_are_the_parents(ctx: Ctx) -> Done {
         let options = PutOptions::default().unchanged(["kept"]);
         let new_versions = [(Str::from("own"), ChannelVersion::from(step))].into_iter().collect();
         let put = ctx.saver().put_with(&at, &made, &metadata(step), &new_versions, &options).await;
-        if matches!(&put, Err(error) if error.kind() == ErrorKind::Unsupported) {
+        // A saver that keeps the values of channels apart has those of the parent.
+        let separate = ctx.target().offers(Facility::SeparateValues);
+        if !separate && matches!(&put, Err(error) if error.kind() == ErrorKind::Unsupported) {
             ensure_eq!(ids(ctx.saver(), ListQuery::thread(config.thread_id())).await?.len(), 1, "stored");
             return Ok(());
         }
@@ -262,9 +263,7 @@ async fn a_copy_beside_what_was_deleted(ctx: Ctx) -> Done {
     let run_id = random();
     let copied = at_version(2, &[("x", big(2)?)]);
     put_with(ctx.saver(), &parent, &copied, &metadata(1).with("run_id", &*run_id)).await?;
-    if ctx.saver().capabilities().delete_for_runs {
-        ctx.saver().delete_for_runs(&[&run_id]).await?;
-    }
+    ctx.saver().delete_for_runs(&[&run_id]).await?;
     let copy = at_version(2, &[("x", big(2)?)]);
     let stored = ctx.saver().put(&parent, &copy, &metadata(1), &ChannelVersions::new()).await?;
     ensure_eq!(read(ctx.saver(), &stored).await?.checkpoint, copy, "checkpoint");

@@ -1,15 +1,19 @@
 //! Bad input is refused before anything is stored; capabilities are told honestly.
 
+use std::sync::Arc;
+
 use checkpoint_core::{
     BaseCheckpointSaver, Bytes, ChannelValue, CheckpointConfig, CheckpointMetadata, ErrorKind, ListQuery,
-    PruneStrategy, SaverExt, TypedBytes, Value,
+    PruneStrategy, Result, SaverExt, TypedBytes, Value,
 };
 
-use crate::case::{Ctx, Need};
+use crate::case::{Ctx, Failure, Need};
 use crate::fixture::{
-    Done, at_version, chain, checkpoint, expect_kind, ids, newest_first, put, put_with, read, write,
+    Done, at_version, chain, checkpoint, expect_kind, ids, metadata, newest_first, put, put_with, random,
+    read, write,
 };
-use crate::target::Facility;
+use crate::lacking::Lacking;
+use crate::target::{Facility, Saver};
 
 cases!("invalid";
     put_of_an_id_that_is_no_uuid,
@@ -115,7 +119,7 @@ async fn errors_do_not_show_values(ctx: Ctx) -> Done {
     made.id = "not-a-uuid".into();
     let metadata = CheckpointMetadata::new("loop", 0).with("secret", canary);
     match put_with(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &made, &metadata).await {
-        Ok(_) => Err(crate::Failure::new("an id that is no UUID was stored")),
+        Ok(_) => Err(Failure::new("an id that is no UUID was stored")),
         Err(error) => {
             ensure!(!format!("{error} {error:?}").contains(canary), "the error shows a value");
             Ok(())
@@ -123,23 +127,43 @@ async fn errors_do_not_show_values(ctx: Ctx) -> Done {
     }
 }
 
+/// Fails unless a call was refused with the names of the backend and of the operation.
+fn is_unsupported(called: Result<()>, backend: &str, operation: &str) -> Done {
+    let Err(error) = called else {
+        return Err(Failure::new(format!("{operation} is not offered, and succeeded")));
+    };
+    ensure_eq!(error.kind(), ErrorKind::Unsupported, "kind of the error of {operation}");
+    ensure_eq!(error.backend(), Some(backend), "backend in the error of {operation}");
+    ensure_eq!(error.operation(), Some(operation), "operation in the error of {operation}");
+    Ok(())
+}
+
+/// On the saver, and on one over it that has no optional operation at all.
 async fn what_is_not_offered_is_unsupported(ctx: Ctx) -> Done {
-    let saver = ctx.saver();
-    let capabilities = saver.capabilities();
     let (thread_id, other) = (ctx.thread(), ctx.thread());
-    let stored = chain(saver, &thread_id, "", 2).await?;
-    if !capabilities.delete_for_runs {
-        expect_kind(saver.delete_for_runs(&["run"]).await, ErrorKind::Unsupported, "delete_for_runs")?;
-    }
-    if !capabilities.copy_thread {
-        expect_kind(saver.copy_thread(&thread_id, &other).await, ErrorKind::Unsupported, "copy_thread")?;
-    }
-    if !capabilities.prune {
-        for strategy in [PruneStrategy::KeepLatest, PruneStrategy::Delete] {
-            expect_kind(saver.prune(&[&thread_id], strategy).await, ErrorKind::Unsupported, "prune")?;
+    let run_id = random();
+    let config = CheckpointConfig::new(thread_id.clone());
+    put_with(ctx.saver(), &config, &checkpoint(&[]), &metadata(0).with("run_id", &*run_id)).await?;
+    chain(ctx.saver(), &thread_id, "", 2).await?;
+    let expected = ids(ctx.saver(), ListQuery::thread(thread_id.clone())).await?;
+    let lacking: Saver = Arc::new(Lacking(ctx.saver().clone()));
+    let backend = ctx.saver().backend();
+    for saver in [&lacking, ctx.saver()] {
+        let capabilities = saver.capabilities();
+        if !capabilities.delete_for_runs {
+            is_unsupported(saver.delete_for_runs(&[&run_id]).await, backend, "delete_for_runs")?;
+        }
+        if !capabilities.copy_thread {
+            is_unsupported(saver.copy_thread(&thread_id, &other).await, backend, "copy_thread")?;
+        }
+        if !capabilities.prune {
+            for strategy in [PruneStrategy::KeepLatest, PruneStrategy::Delete] {
+                is_unsupported(saver.prune(&[&thread_id], strategy).await, backend, "prune")?;
+            }
         }
     }
-    ensure_eq!(ids(saver, ListQuery::thread(thread_id)).await?, newest_first(&stored), "ids");
+    ensure_eq!(ids(ctx.saver(), ListQuery::thread(thread_id)).await?, expected, "ids");
+    ensure_eq!(ids(ctx.saver(), ListQuery::thread(other)).await?.len(), 0, "checkpoints of the other thread");
     Ok(())
 }
 

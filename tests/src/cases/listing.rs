@@ -9,7 +9,7 @@ use futures_util::{StreamExt, TryStreamExt};
 
 use crate::case::Ctx;
 use crate::fixture::{
-    Done, chain, checkpoint, id_of, ids, metadata, newest_first, put, put_with, random, write,
+    Done, chain, checkpoint, id_of, ids, metadata, newest_first, prepared, put, put_with, random, write,
 };
 
 cases!("listing";
@@ -152,11 +152,10 @@ async fn equal_ids_come_by_thread_and_namespace(ctx: Ctx) -> Done {
     }
     // Written in an order that is neither.
     for at in (0..expected.len()).map(|at| at * 7 % expected.len()) {
-        if let Some(config) = expected.get(at) {
-            let mut made = checkpoint(&[]);
-            made.id = id_of(config);
-            put_with(ctx.saver(), &config.clone().latest(), &made, &metadata).await?;
-        }
+        let config = prepared(expected.get(at))?;
+        let mut made = checkpoint(&[]);
+        made.id = id_of(config);
+        put_with(ctx.saver(), &config.clone().latest(), &made, &metadata).await?;
     }
     let query = ListQuery::all().filter(Filter::new().eq("tag", &*tag));
     let found: Vec<_> =
@@ -178,12 +177,11 @@ async fn pages_of_hundreds_come_whole(ctx: Ctx) -> Done {
     let query = ListQuery::thread(thread_id);
     ensure!(ids(ctx.saver(), query.clone()).await? == all, "the listing is not the stored ids, newest first");
     ensure!(ids(ctx.saver(), query.clone().limit(333)).await? == all[..333], "the first 333");
-    if let Some(cursor) = all.get(199) {
-        ensure!(
-            ids(ctx.saver(), query.before(cursor.clone())).await? == all[200..],
-            "what is older than the 200th"
-        );
-    }
+    let cursor = prepared(all.get(199))?;
+    ensure!(
+        ids(ctx.saver(), query.before(cursor.clone())).await? == all[200..],
+        "what is older than the 200th"
+    );
     Ok(())
 }
 

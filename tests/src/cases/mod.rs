@@ -22,6 +22,7 @@ mod opaque;
 mod prune;
 mod put;
 mod put_writes;
+mod round_trips;
 mod setup;
 mod store;
 mod threads;
@@ -60,6 +61,7 @@ pub fn saver_cases() -> Vec<Case> {
         concurrency::cases,
         cancellation::cases,
         setup::cases,
+        round_trips::cases,
         invalid::cases,
         encryption::cases,
         opaque::cases,

@@ -29,19 +29,19 @@ const CHANNELS: [&str; 3] = ["a", "b", "log"];
 #[derive(Debug, Clone)]
 enum Operation {
     Put {
-        at: AssociatedData,
+        at: Location,
         parent: Option<usize>,
         changed: Vec<(usize, u8)>,
         run: usize,
     },
     PutWrites {
-        at: AssociatedData,
+        at: Location,
         task: usize,
         path: usize,
         writes: Vec<(usize, u8)>,
     },
     GetTuple {
-        at: AssociatedData,
+        at: Location,
         latest: bool,
     },
     List {
@@ -57,7 +57,7 @@ enum Operation {
         limit: usize,
     },
     History {
-        at: AssociatedData,
+        at: Location,
         latest: bool,
     },
     DeleteThread {
@@ -77,14 +77,14 @@ enum Operation {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct AssociatedData {
+struct Location {
     thread: usize,
     ns: usize,
     id: usize,
 }
 
-fn place() -> impl Strategy<Value = AssociatedData> {
-    (0..THREADS, 0..NAMESPACES.len(), 0..IDS).prop_map(|(thread, ns, id)| AssociatedData { thread, ns, id })
+fn place() -> impl Strategy<Value = Location> {
+    (0..THREADS, 0..NAMESPACES.len(), 0..IDS).prop_map(|(thread, ns, id)| Location { thread, ns, id })
 }
 
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
@@ -217,14 +217,14 @@ impl World {
         self.runs.get(at % 4).cloned().unwrap_or_default()
     }
 
-    fn config(&self, at: AssociatedData) -> CheckpointConfig {
+    fn config(&self, at: Location) -> CheckpointConfig {
         let ns = NAMESPACES.get(at.ns).copied().unwrap_or_default();
         CheckpointConfig::new(self.thread(at.thread))
             .with_checkpoint_ns(ns)
             .with_checkpoint_id(self.id(at.id))
     }
 
-    fn target(&self, at: AssociatedData, latest: bool) -> CheckpointConfig {
+    fn target(&self, at: Location, latest: bool) -> CheckpointConfig {
         let config = self.config(at);
         if latest { config.latest() } else { config }
     }
@@ -306,7 +306,7 @@ impl World {
     /// Puts as a graph does: what did not change is carried over from the parent, what did has a new version.
     async fn put(
         &mut self,
-        at: AssociatedData,
+        at: Location,
         parent: Option<usize>,
         changed: &[(usize, u8)],
         run: usize,

@@ -12,8 +12,8 @@ use futures_util::TryStreamExt;
 
 use crate::case::{Ctx, Failure, Need};
 use crate::fixture::{
-    Done, at_version, checkpoint, encode, expect_kind, id_of, ids, list, map, metadata, put, random, read,
-    snapshot, triples, write, write_at,
+    Done, at_version, checkpoint, encode, expect_kind, id_of, ids, list, map, metadata, prepared, put,
+    random, read, snapshot, triples, write, write_at,
 };
 use crate::foreign::Foreign;
 use crate::target::{Facility, OpenOptions, Saver};
@@ -342,7 +342,7 @@ async fn histories(ctx: Ctx) -> Done {
     for handle in Handle::all(&ctx).await? {
         let stored = handle.chain(&ctx.thread(), 6, &[2, 4], true).await?;
         for (at, seed) in [(6, Some(4)), (4, Some(2)), (2, None)] {
-            let Some((target, _)) = stored.get(at - 1) else { continue };
+            let (target, _) = prepared(stored.get(at - 1))?;
             let found = handle.history(target, "log").await?;
             ensure_eq!(found.seed, seed.map(|seed| handle.foreign.snapshot(seed)), "seed at {at}");
             let until = i64::try_from(at).unwrap_or_default();
@@ -463,7 +463,7 @@ async fn delete_for_runs(ctx: Ctx) -> Done {
 async fn prune(ctx: &Ctx, handle: &Handle, snapshots: &[i64], counted: bool, left: usize) -> Done {
     let thread_id = ctx.thread();
     let stored = handle.chain(&thread_id, 6, snapshots, counted).await?;
-    let Some((newest, made)) = stored.last() else { return Ok(()) };
+    let (newest, made) = prepared(stored.last())?;
     let before = handle.history(newest, "log").await?;
     let writes = read(&handle.saver, newest).await?.pending_writes;
     for time in ["first", "second"] {
@@ -511,7 +511,7 @@ async fn without_a_reader(ctx: Ctx) -> Done {
         let handle = Handle::open(&ctx, tag, None).await?;
         let (thread_id, copy) = (ctx.thread(), ctx.thread());
         let stored = handle.chain(&thread_id, 3, &[2], true).await?;
-        let Some((newest, _)) = stored.last() else { continue };
+        let (newest, _) = prepared(stored.last())?;
         let expected = handle.listed(&thread_id).await?;
         expect_kind(
             blind.prune(&[&thread_id], PruneStrategy::KeepLatest).await,
@@ -536,7 +536,7 @@ async fn a_reader_that_fails(ctx: Ctx) -> Done {
     let handle = Handle::open(&ctx, "own", None).await?;
     let thread_id = ctx.thread();
     let stored = handle.chain(&thread_id, 3, &[2], true).await?;
-    let Some((newest, _)) = stored.last() else { return Ok(()) };
+    let (newest, _) = prepared(stored.last())?;
     let expected = handle.listed(&thread_id).await?;
     let other = Handle::open(&ctx, "another", None).await?;
     expect_kind(other.keep_latest(&thread_id).await, ErrorKind::Codec, "prune")?;

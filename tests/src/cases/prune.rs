@@ -4,8 +4,8 @@ use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, ListQuery, PruneStr
 
 use crate::case::{Ctx, Need};
 use crate::fixture::{
-    Done, at_version, chain, checkpoint, encode, id_of, ids, list, newest_first, put, random, read, triples,
-    value, write,
+    Done, at_version, chain, checkpoint, encode, id_of, ids, list, newest_first, prepared, put, random, read,
+    triples, value, write,
 };
 
 cases!("prune", [Need::Prune];
@@ -180,7 +180,7 @@ async fn goes_on_after(ctx: Ctx) -> Done {
 async fn keeps_writes_that_are_ahead_of_their_checkpoint(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let stored = chain(ctx.saver(), &thread_id, "", 3).await?;
-    let Some(newest) = stored.last() else { return Ok(()) };
+    let newest = prepared(stored.last())?;
     let ahead = checkpoint(&[]);
     let config = newest.clone().with_checkpoint_id(ahead.id.clone());
     write(ctx.saver(), &config, "task", &[("ch", "early".into())]).await?;

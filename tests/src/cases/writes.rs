@@ -4,7 +4,7 @@ use checkpoint_core::{BaseCheckpointSaver, ChannelValue, CheckpointConfig, Pendi
 
 use crate::case::Ctx;
 use crate::fixture::{
-    Done, checkpoint, encode, expect_kind, list, put, random, read, triples, write, write_at,
+    Done, checkpoint, encode, expect_kind, list, prepared, put, random, read, triples, write, write_at,
 };
 
 cases!("writes";
@@ -130,7 +130,7 @@ const ORDER: [(&str, &str); 9] = [
 async fn come_back_by_path_task_and_index(ctx: Ctx) -> Done {
     let config = stored(&ctx).await?;
     for at in [4, 0, 8, 2, 6, 1, 7, 3, 5] {
-        let Some((path, task)) = ORDER.get(at) else { continue };
+        let (path, task) = prepared(ORDER.get(at))?;
         write_at(ctx.saver(), &config, task, path, &[("a", 0.into()), ("b", 1.into())]).await?;
     }
     let tuple = read(ctx.saver(), &config).await?;

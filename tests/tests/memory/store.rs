@@ -30,8 +30,8 @@ impl StoreTarget for Memory {
         Ok(Arc::new(store))
     }
 
-    fn offers(&self, _facility: StoreFacility) -> bool {
-        true
+    fn offers(&self, facility: StoreFacility) -> bool {
+        facility != StoreFacility::RoundTrips
     }
 
     async fn fresh(&self) -> Result<Arc<dyn StoreTarget>> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use checkpoint_core::{BaseCheckpointSaver, ChannelVersions, CheckpointConfig, PruneStrategy, id};
 
 use super::load::{is_sound, metadata, step, writes};
-use crate::shared::faults::{Random, rounds};
+use crate::shared::faults::{Random, join, rounds};
 use crate::shared::postgres::{Database, Server, Test, count, tests};
 
 /// Deadlocks that the server has seen in this database. A session reports them when it ends.
@@ -114,6 +114,7 @@ async fn values_that_are_carried_over_stay(server: &Server) {
             tokio::spawn(async move {
                 let mut config = CheckpointConfig::new(format!("thread-{which}"));
                 let mut last = step(0);
+                let mut found = 0;
                 for number in 0..rounds(60) {
                     // One channel is new, the others are as they were.
                     let new = step(number);
@@ -134,17 +135,19 @@ async fn values_that_are_carried_over_stay(server: &Server) {
                     let run_id = format!("run-{which}-{number}");
                     let on = config.clone().with_metadata("run_id", run_id.as_str());
                     config = saver.put(&on, &made, &metadata(), &changed).await.unwrap();
-                    if let Some(found) = saver.get_tuple(&config).await.unwrap() {
-                        assert_eq!(found.checkpoint, made);
+                    if let Some(tuple) = saver.get_tuple(&config).await.unwrap() {
+                        assert_eq!(tuple.checkpoint, made);
+                        found += 1;
                     }
                     last = made;
                     steps[which].store(number, Ordering::Release);
                 }
+                found
             })
         })
         .collect();
-    for writer in writers {
-        writer.await.unwrap();
+    for found in join(writers).await {
+        assert!(found > 0, "a writer never found what it had put");
     }
     stop.store(true, Ordering::Release);
     for sweeper in sweepers {
@@ -162,6 +165,7 @@ async fn a_thread_is_deleted_under_its_next_step(server: &Server) {
             let saver = saver.clone();
             tokio::spawn(async move {
                 let mut random = Random(which);
+                let mut found = 0;
                 let thread = format!("thread-{which}");
                 for number in 0..rounds(250) {
                     let made = step(number);
@@ -181,16 +185,18 @@ async fn a_thread_is_deleted_under_its_next_step(server: &Server) {
                     }
                     let put = saver.put(&stored, &next, &metadata(), &ChannelVersions::new()).await.unwrap();
                     deleting.await.unwrap().unwrap();
-                    if let Some(found) = saver.get_tuple(&put).await.unwrap() {
-                        assert_eq!(found.checkpoint, next);
+                    if let Some(tuple) = saver.get_tuple(&put).await.unwrap() {
+                        assert_eq!(tuple.checkpoint, next);
+                        found += 1;
                     }
                     saver.delete_thread(&thread).await.unwrap();
                 }
+                found
             })
         })
         .collect();
-    for task in tasks {
-        task.await.unwrap();
+    for found in join(tasks).await {
+        assert!(found > 0, "no step was there after its thread had been deleted");
     }
     is_sound(&database, &saver).await;
 }

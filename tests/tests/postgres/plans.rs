@@ -1,10 +1,15 @@
 //! How the server runs the saver's statements: by the primary keys, whatever the tables hold and whatever is known of them.
 //! A plan that reads a whole thread for one checkpoint, or a whole table for one thread, is found here.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use checkpoint_conformance::{Case, OpenOptions, run_cases};
 use tokio_postgres::Client;
 
-use crate::shared::plans::{Access, Plan};
-use crate::shared::postgres::{Database, Server, Test, tests};
+use crate::shared::plans::{Access, Plan, on_tables};
+use crate::shared::postgres::wire::proxy;
+use crate::shared::postgres::{Database, Postgres, Server, Test, tests};
 
 /// What may be read otherwise than by the primary key, and why.
 fn is_bearable(call: &str, access: &Access, one_thread: bool) -> bool {
@@ -104,6 +109,33 @@ async fn a_long_thread_among_many_short_ones(server: &Server) {
     check(&database, "20,000 threads of one step, and a long one").await;
 }
 
+/// Groups of cases that send what others send too, only more of it.
+const REPETITIVE: [&str; 5] = ["cancellation", "concurrency", "model", "ids", "round_trips"];
+
+/// No call sends a statement whose plan is not looked at here: all that the suite makes the saver send is seen.
+async fn every_statement_is_planned(server: &Server) {
+    let (proxy, url) = proxy(server.url()).await.unwrap();
+    let target = Arc::new(Postgres::through(server.clone(), url).await.unwrap());
+    let chosen = |case: &Case| {
+        let repeats = REPETITIVE.contains(&case.group()) || case.name().contains("megabytes");
+        // With a cipher, only copies have statements of their own.
+        let is_sealed = case.name().starts_with("encryption::aes");
+        !repeats && (!is_sealed || case.name().contains("::copy_thread::"))
+    };
+    let report = run_cases(target.clone(), chosen, |_, _| {}).await.unwrap();
+    assert_eq!(report.failed, []);
+    let seen = on_tables(proxy.take().statements, target.schema());
+
+    let saver = target.builder(server.url(), OpenOptions::default()).build().unwrap();
+    let planned: BTreeMap<_, _> =
+        saver.plans().await.unwrap().into_iter().map(|(call, sql, _)| (sql, call)).collect();
+    let unplanned: Vec<_> = seen.iter().filter(|sql| !planned.contains_key(*sql)).collect();
+    assert!(unplanned.is_empty(), "plans() lacks: {unplanned:#?}");
+    let calls: BTreeSet<_> = planned.values().collect();
+    let called: BTreeSet<_> = seen.iter().map(|sql| &planned[sql]).collect();
+    assert_eq!(called, calls, "calls whose statements were seen");
+}
+
 pub(crate) fn tests() -> &'static [Test] {
-    tests![nothing_is_known, one_long_thread, a_long_thread_among_many_short_ones]
+    tests![every_statement_is_planned, nothing_is_known, one_long_thread, a_long_thread_among_many_short_ones]
 }

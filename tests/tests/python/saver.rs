@@ -17,9 +17,9 @@ use libtest_mimic::{Completion, Trial};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use crate::shared::postgres::{Database, Kind, Server, in_runtime, rows};
+use crate::shared::postgres::{Database, Ended, Kind, Server, in_runtime, rows};
 use crate::shared::pythons::{self, GENERATIONS};
-use crate::shared::turns::{AssociatedData, Backend, Turns};
+use crate::shared::turns::{Backend, Location, Turns};
 
 /// The task under which LangGraph looks for answers that belong to no task.
 const NULL_TASK: &str = "00000000-0000-0000-0000-000000000000";
@@ -378,7 +378,8 @@ async fn every_view(turns: Turns) {
 }
 
 /// What one generation made is brought up to date by Rust and goes on under both.
-async fn across_generations(turns: Turns) {
+async fn across_generations(turns: Turns) -> Result<(), Missing> {
+    let other = pythons::other(turns.at)?;
     turns.set_up_by_python().await;
     turns.python("start", &[THREAD, "rust"]);
     let saver = turns.saver();
@@ -386,12 +387,12 @@ async fn across_generations(turns: Turns) {
     let at = interrupted(&turns).await;
     saver.thread(THREAD).record(&at, "note", &BTreeMap::from([("note", "by rust")])).await.unwrap();
     saver.setup().await.unwrap();
-    let other = turns.other_python.as_deref().unwrap_or(&turns.python);
-    let end = turns.start(other, "resume", &[THREAD, "yes"]).wait();
+    let end = turns.start(&other, "resume", &[THREAD, "yes"]).wait();
     assert_eq!(log_of(&end["values"]), [&DONE[..], &["asked", "finish yes"]].concat());
     let at = saver.thread(THREAD).at(at.id()).await.unwrap().unwrap();
     assert!(at.is_done("note"));
     history(&turns).await;
+    Ok(())
 }
 
 async fn both_at_once(turns: Turns) {
@@ -429,7 +430,7 @@ async fn sends_of_old_checkpoints(turns: Turns) {
                   "channel_values": {"x": 1}, "channel_versions": {"x": "00000000000000000000000000000003.0.5"},
                   "versions_seen": {}}');"#;
     turns.set_up_by_python().await;
-    let AssociatedData::Database(database) = &turns.place else { panic!("it is SQL for PostgreSQL") };
+    let Location::Database(database) = &turns.place else { panic!("it is SQL for PostgreSQL") };
     database.client().await.batch_execute(SENDS).await.unwrap();
     let saver = turns.saver();
     let parent = CheckpointConfig::new(THREAD).with_checkpoint_id("1ef00000-0000-6000-8000-000000000001");
@@ -461,7 +462,7 @@ async fn setup_in_both_orders(turns: Turns) {
         UNION ALL SELECT indexdef, '' FROM pg_indexes WHERE schemaname = 'public'
         UNION ALL SELECT 'version', v::text FROM checkpoint_migrations
         ORDER BY 1, 2";
-    let AssociatedData::Database(first) = &turns.place else { panic!("SQLite's tables have no versions") };
+    let Location::Database(first) = &turns.place else { panic!("SQLite's tables have no versions") };
     turns.python("setup", &[]);
     let by_python = rows(&first.client().await, SCHEMA).await;
     let saver = turns.saver();
@@ -470,19 +471,19 @@ async fn setup_in_both_orders(turns: Turns) {
     turns.python("setup", &[]);
 
     let second = Database::create(Server::find(Kind::Postgres17).unwrap().url()).await;
-    let turns = Turns { place: AssociatedData::Database(second), ..turns };
+    let turns = Turns { place: Location::Database(second), ..turns };
     turns.set_up_by_rust().await;
-    let AssociatedData::Database(second) = &turns.place else { panic!("it is a database") };
+    let Location::Database(second) = &turns.place else { panic!("it is a database") };
     assert_eq!(rows(&second.client().await, SCHEMA).await, by_python, "Rust, then Python");
     turns.saver().setup().await.unwrap();
 }
 
 /// A case, and the backends that it is run on.
-type Run = fn(Turns);
+type Run = fn(Turns) -> Result<(), Missing>;
 
 macro_rules! cases {
     ($($case:ident),* $(,)?) => {
-        &[$((stringify!($case), (|turns| in_runtime($case(turns))) as Run)),*]
+        &[$((stringify!($case), (|turns| in_runtime($case(turns)).ended()) as Run)),*]
     };
 }
 
@@ -512,16 +513,16 @@ fn cases_of(backend: Backend) -> Vec<(&'static str, Run)> {
 
 fn meet(at: usize, backend: Backend) -> Result<Turns, Missing> {
     let (generation, _) = GENERATIONS[at];
-    let (python, other_python) = (pythons::find(at)?, pythons::other(at));
+    let python = pythons::find(at)?;
     let directory = tempfile::tempdir().unwrap();
     let place = match backend {
-        Backend::Sqlite => AssociatedData::File(directory.path().join("shared.sqlite")),
+        Backend::Sqlite => Location::File(directory.path().join("shared.sqlite")),
         Backend::Postgres | Backend::PostgresAsync => {
             let server = Server::find(Kind::Postgres17)?;
-            AssociatedData::Database(in_runtime(Database::create(server.url())))
+            Location::Database(in_runtime(Database::create(server.url())))
         }
     };
-    Ok(Turns { generation, python, other_python, backend, place, directory, key: None })
+    Ok(Turns { generation, python, at, backend, place, directory, key: None })
 }
 
 /// Every case, with each generation and on each backend.
@@ -531,11 +532,8 @@ pub(crate) fn trials(module: &str) -> Vec<Trial> {
         for backend in Backend::ALL {
             for (name, run) in cases_of(backend) {
                 let name = format!("{module}::{name}::{}::{generation}", backend.name());
-                let trial = Trial::ignorable_test(name, move || match meet(at, backend) {
-                    Ok(turns) => {
-                        run(turns);
-                        Ok(Completion::Completed)
-                    }
+                let trial = Trial::ignorable_test(name, move || match meet(at, backend).and_then(run) {
+                    Ok(()) => Ok(Completion::Completed),
                     Err(missing) => missing.end(),
                 });
                 trials.push(trial.with_kind("python"));

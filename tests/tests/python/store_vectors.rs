@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use checkpoint_conformance::Missing;
 use checkpoint_core::store::{BaseStore, Distance, JsonObject, Op, PutOp, StoreExt, TtlConfig};
 use serde_json::{Value as Json, json};
 use store_postgres::{AnnIndex, VectorType};
@@ -11,6 +12,7 @@ use crate::shared::meeting::{
     Case, EXPIRED, Index, Meeting, Python, both_get, both_search, cases, of_found, search,
 };
 use crate::shared::postgres::count;
+use crate::shared::pythons;
 
 /// Puts the same documents under a label on each side.
 async fn put_documents(meeting: &mut Meeting, store: &impl BaseStore) {
@@ -231,14 +233,13 @@ async fn batches(mut meeting: Meeting) {
 }
 
 /// What one generation made goes on under Rust and the other.
-async fn across_generations(mut meeting: Meeting) {
+async fn across_generations(mut meeting: Meeting) -> Result<(), Missing> {
+    let other = pythons::other(meeting.at)?;
     let index = Some(Index::default());
     let store = meeting.set_up_by_python(index).await;
     put_documents(&mut meeting, &store).await;
     let first = both_search(&mut meeting, &store, &[]).await;
-    if let Some(other) = &meeting.other_python {
-        meeting.python = Python::start(other, meeting.asynchronous);
-    }
+    meeting.python = Python::start(&other, meeting.asynchronous);
     meeting.open(index, &Json::Null);
     meeting.python.run(&json!(["setup"]));
     store.setup().await.unwrap();
@@ -246,6 +247,7 @@ async fn across_generations(mut meeting: Meeting) {
     put_documents(&mut meeting, &store).await;
     assert_eq!(vectors(&meeting, "rust").await, vectors(&meeting, "python").await);
     assert_eq!(both_query(&mut meeting, &store, &[], &json!({}), "lazy dog").await, 12);
+    Ok(())
 }
 
 /// What Python sends for a put, without the end of its transaction.

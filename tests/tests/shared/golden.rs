@@ -38,6 +38,7 @@ pub(crate) async fn check_tuples(saver: &impl BaseCheckpointSaver, expected: &Js
 pub(crate) async fn check_list(saver: &impl BaseCheckpointSaver, expected: &Json) {
     let found = saver.list_all(ListQuery::thread(THREAD)).await.unwrap();
     let wanted: Vec<_> = expected["list"].as_array().unwrap().iter().map(wanted).collect();
+    assert_eq!(wanted.len(), 19);
     assert_eq!(found.iter().map(of_tuple).collect::<Vec<_>>(), wanted);
 }
 

@@ -130,7 +130,8 @@ impl Python {
 pub(crate) struct Meeting {
     pub(crate) asynchronous: bool,
     pub(crate) python: Python,
-    pub(crate) other_python: Option<std::path::PathBuf>,
+    /// Where the generation stands in the list of them.
+    pub(crate) at: usize,
     pub(crate) database: Database,
     /// What new databases are made on.
     pub(crate) server: String,
@@ -265,14 +266,14 @@ pub(crate) const EXPIRED: &str =
     "UPDATE store SET expires_at = now() - interval '1 second' WHERE ttl_minutes IS NOT NULL";
 
 /// A case.
-pub(crate) type Case = (&'static str, fn(Meeting));
+pub(crate) type Case = (&'static str, fn(Meeting) -> Result<(), Missing>);
 
 /// Lists asynchronous functions as cases, by their names.
 macro_rules! cases {
     ($($case:ident),* $(,)?) => {{
         use $crate::shared::meeting::Case;
-        use $crate::shared::postgres::in_runtime;
-        let cases: &[Case] = &[$((stringify!($case), |meeting| in_runtime($case(meeting)))),*];
+        use $crate::shared::postgres::{Ended, in_runtime};
+        let cases: &[Case] = &[$((stringify!($case), |meeting| in_runtime($case(meeting)).ended())),*];
         cases
     }};
 }
@@ -284,7 +285,7 @@ fn meet(at: usize, asynchronous: bool) -> Result<Meeting, Missing> {
     Ok(Meeting {
         asynchronous,
         python: Python::start(&python, asynchronous),
-        other_python: pythons::other(at),
+        at,
         database: in_runtime(Database::create(server.url())),
         server: server.url().to_owned(),
     })
@@ -296,11 +297,8 @@ pub(crate) fn trials(module: &str, cases: &[Case]) -> Vec<Trial> {
     for (at, (generation, _)) in GENERATIONS.into_iter().enumerate() {
         for (kind, asynchronous) in [("sync", false), ("async", true)] {
             for (name, case) in cases.iter().copied() {
-                let trial = move || match meet(at, asynchronous) {
-                    Ok(meeting) => {
-                        case(meeting);
-                        Ok(Completion::Completed)
-                    }
+                let trial = move || match meet(at, asynchronous).and_then(case) {
+                    Ok(()) => Ok(Completion::Completed),
                     Err(missing) => missing.end(),
                 };
                 let name = format!("{module}::{name}::{kind}::{generation}");

@@ -1,5 +1,7 @@
 //! What a plan reads, and how.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::Value;
 
 /// A node of a plan that reads a table.
@@ -46,4 +48,15 @@ impl Plan {
     pub(crate) fn count(&self, kinds: &[&str]) -> usize {
         self.kinds.iter().filter(|kind| kinds.contains(&kind.as_str())).count()
     }
+}
+
+/// The statements on a schema's tables, other than those of migrations and locks.
+pub(crate) fn on_tables(statements: BTreeMap<String, usize>, schema: &str) -> BTreeSet<String> {
+    const OTHERS: [&str; 4] = ["CREATE ", "ALTER ", "DROP ", "LOCK TABLE "];
+    let is_one = |sql: &String| {
+        sql.contains(schema)
+            && !sql.contains("_migrations")
+            && !OTHERS.iter().any(|other| sql.starts_with(other))
+    };
+    statements.into_keys().filter(is_one).collect()
 }

@@ -5,13 +5,18 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use checkpoint_conformance::{Facility, Missing, OpenOptions, Saver, Target};
+use checkpoint_conformance::wire::{Cost, Counted};
+use checkpoint_conformance::{Call, CountedSaver, Facility, Missing, OpenOptions, Saver, Target};
 use checkpoint_core::{BaseCheckpointSaver, Error, ErrorKind, Result, async_trait};
 use checkpoint_postgres::{PostgresSaver, PostgresSaverBuilder};
 use libtest_mimic::{Arguments, Completion, Trial};
 use tokio_postgres::{Client, NoTls};
 
+use self::wire::proxy;
 use super::server;
+
+#[path = "postgres_wire.rs"]
+pub(crate) mod wire;
 
 /// The servers that the tests want.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -269,6 +274,8 @@ pub(crate) async fn dump(client: &Client, schema: &str) -> Result<Vec<u8>, tokio
 pub(crate) struct Postgres {
     name: &'static str,
     server: Server,
+    /// What savers connect to: the server, or what is before it.
+    url: String,
     schema: String,
     _scratch: Scratch,
 }
@@ -279,16 +286,59 @@ fn broken(source: tokio_postgres::Error) -> Error {
 
 impl Postgres {
     pub(crate) async fn new(server: Server) -> Result<Self> {
+        let url = server.url().to_owned();
+        Self::through(server, url).await
+    }
+
+    /// One whose savers reach the server by another URL.
+    pub(crate) async fn through(server: Server, url: String) -> Result<Self> {
         let schema = unique_name();
         let client = connect(&server.direct).await.map_err(broken)?;
         client.batch_execute(&format!("CREATE SCHEMA {schema}")).await.map_err(broken)?;
         let drop = format!("SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE");
         let scratch = Scratch::new(&server.direct, &drop);
-        Ok(Self { name: server.kind.name(), server, schema, _scratch: scratch })
+        Ok(Self { name: server.kind.name(), server, url, schema, _scratch: scratch })
+    }
+
+    /// The name of the schema, which is in every statement on its tables.
+    pub(crate) fn schema(&self) -> &str {
+        &self.schema
     }
 
     async fn client(&self) -> Result<Client> {
         connect(&self.server.direct).await.map_err(broken)
+    }
+
+    pub(crate) fn builder(&self, url: &str, options: OpenOptions) -> PostgresSaverBuilder {
+        let builder = PostgresSaver::builder(url)
+            .schema(self.schema.as_str())
+            .pgbouncer(self.server.kind == Kind::PgBouncer)
+            .opaque_values(options.opaque_values);
+        match options.cipher {
+            Some(cipher) => builder.cipher(cipher),
+            None => builder,
+        }
+    }
+}
+
+/// What the page of `checkpoint-postgres` says under "What a call costs".
+fn cost(call: Call) -> Cost {
+    let each = |round_trips| Cost::new(round_trips, round_trips);
+    match call {
+        Call::Put | Call::PutUnchanged | Call::PutWrites | Call::GetTuple => each(1),
+        Call::PutOrphaned => Cost::new(2, 4),
+        Call::List { checkpoints } => each(1 + checkpoints.checked_sub(16).map_or(0, |more| 1 + more / 128)),
+        Call::ListThreads { threads } => each(threads.div_ceil(128)),
+        Call::DeleteThread => Cost::new(1, 3),
+        Call::DeltaChannelHistory { ancestors } => each(ancestors.div_ceil(1024)),
+        Call::CopyThread { bound_values, bound_writes } => {
+            each([bound_values, bound_writes].iter().fold(7, |sum, bound| sum + bound + bound.div_ceil(32)))
+        }
+        Call::PruneKeepLatest { threads, namespaces } => each(threads * (5 + 2 * namespaces)),
+        Call::PruneDelete { threads } => Cost::new(threads, 3 * threads),
+        Call::DeleteForRuns { threads: 0 } => each(3),
+        Call::DeleteForRuns { .. } => each(6),
+        Call::Setup => each(5),
     }
 }
 
@@ -299,14 +349,7 @@ impl Target for Postgres {
     }
 
     async fn open(&self, options: OpenOptions) -> Result<Saver> {
-        let mut builder = PostgresSaver::builder(self.server.url())
-            .schema(self.schema.as_str())
-            .pgbouncer(self.server.kind == Kind::PgBouncer)
-            .opaque_values(options.opaque_values);
-        if let Some(cipher) = options.cipher {
-            builder = builder.cipher(cipher);
-        }
-        Ok(Arc::new(builder.build()?))
+        Ok(Arc::new(self.builder(&self.url, options).build()?))
     }
 
     fn offers(&self, facility: Facility) -> bool {
@@ -339,5 +382,12 @@ impl Target for Postgres {
         );
         self.client().await?.execute(&statement, &[&thread_id]).await.map_err(broken)?;
         Ok(())
+    }
+
+    async fn counted(&self, options: OpenOptions) -> Result<CountedSaver> {
+        let (proxy, url) = proxy(self.server.url()).await?;
+        let saver = self.builder(&url, options).build()?;
+        saver.setup().await?;
+        Ok(Counted { handle: Arc::new(saver), proxy, cost: Box::new(cost) })
     }
 }

@@ -32,9 +32,22 @@ pub(crate) fn find(at: usize) -> Result<PathBuf, Missing> {
     })
 }
 
-/// The Python of the other generation, if it is there.
-pub(crate) fn other(at: usize) -> Option<PathBuf> {
-    given().into_iter().rev().nth(at).flatten()
+/// The Python of the other generation. Fails where both variables name the same one.
+pub(crate) fn other(at: usize) -> Result<PathBuf, Missing> {
+    let other = GENERATIONS.len() - 1 - at;
+    for (at, (generation, variable)) in GENERATIONS.into_iter().enumerate() {
+        let version = version(&find(at)?);
+        assert!(version.starts_with(generation), "{variable} has langgraph-checkpoint {version}");
+    }
+    find(other)
+}
+
+/// The version of the package after which generations are named.
+fn version(python: &Path) -> String {
+    const PRINT: &str = "import importlib.metadata as m; print(m.version('langgraph-checkpoint'))";
+    let output = Command::new(python).args(["-c", PRINT]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 /// A Python that has imported everything, and forks for each command: `python/worker.py`. It ends with this process, which

@@ -35,7 +35,7 @@ impl Backend {
 }
 
 #[derive(Debug)]
-pub(crate) enum AssociatedData {
+pub(crate) enum Location {
     File(PathBuf),
     Database(Database),
 }
@@ -44,9 +44,10 @@ pub(crate) enum AssociatedData {
 pub(crate) struct Turns {
     pub(crate) generation: &'static str,
     pub(crate) python: PathBuf,
-    pub(crate) other_python: Option<PathBuf>,
+    /// Where the generation stands in the list of them.
+    pub(crate) at: usize,
     pub(crate) backend: Backend,
-    pub(crate) place: AssociatedData,
+    pub(crate) place: Location,
     pub(crate) directory: tempfile::TempDir,
     pub(crate) key: Option<&'static str>,
 }
@@ -65,8 +66,8 @@ impl Turns {
 
     pub(crate) fn location(&self) -> &str {
         match &self.place {
-            AssociatedData::File(path) => path.to_str().unwrap(),
-            AssociatedData::Database(database) => database.url(),
+            Location::File(path) => path.to_str().unwrap(),
+            Location::Database(database) => database.url(),
         }
     }
 
@@ -78,14 +79,14 @@ impl Turns {
     pub(crate) fn saver(&self) -> Saver {
         let cipher = self.key.map(|key| Cipher::aes(key.as_bytes()).unwrap());
         match &self.place {
-            AssociatedData::File(path) => {
+            Location::File(path) => {
                 let mut builder = SqliteSaver::builder(path);
                 if let Some(cipher) = cipher {
                     builder = builder.cipher(cipher);
                 }
                 Arc::new(builder.build().unwrap())
             }
-            AssociatedData::Database(database) => {
+            Location::Database(database) => {
                 let mut builder = database.builder();
                 if let Some(cipher) = cipher {
                     builder = builder.cipher(cipher);
@@ -97,7 +98,7 @@ impl Turns {
 
     /// Python makes the tables, then Rust finds them made. On SQLite both do so with their first call.
     pub(crate) async fn set_up_by_python(&self) {
-        if let AssociatedData::Database(_) = self.place {
+        if let Location::Database(_) = self.place {
             self.python("setup", &[]);
             self.saver().setup().await.unwrap();
         }
@@ -107,7 +108,7 @@ impl Turns {
     pub(crate) async fn set_up_by_rust(&self) -> Saver {
         let saver = self.saver();
         saver.setup().await.unwrap();
-        if let AssociatedData::Database(_) = self.place {
+        if let Location::Database(_) = self.place {
             self.python("setup", &[]);
         }
         saver
@@ -116,11 +117,11 @@ impl Turns {
     /// Every byte that is stored.
     pub(crate) async fn stored(&self) -> Vec<u8> {
         match &self.place {
-            AssociatedData::File(path) => {
+            Location::File(path) => {
                 let log = path.with_extension("sqlite-wal");
                 [std::fs::read(path).unwrap(), std::fs::read(log).unwrap_or_default()].concat()
             }
-            AssociatedData::Database(database) => dump(&database.client().await, "public").await.unwrap(),
+            Location::Database(database) => dump(&database.client().await, "public").await.unwrap(),
         }
     }
 

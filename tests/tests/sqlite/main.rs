@@ -61,7 +61,8 @@ impl Target for Sqlite {
     }
 
     fn offers(&self, facility: Facility) -> bool {
-        facility != Facility::SeparateValues
+        // A file has no server.
+        !matches!(facility, Facility::SeparateValues | Facility::RoundTrips)
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Target>> {

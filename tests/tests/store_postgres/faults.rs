@@ -192,8 +192,13 @@ async fn verify(database: &Database, store: &PostgresStore, known: &[Known]) {
     put_again(database, store).await;
     assert_eq!(rows(&client, OTHER_VECTORS).await, none, "vectors of other values");
     for group in 0..GROUPS {
-        is_whole(&store.search(["group".to_owned(), format!("g{group}")]).limit(100).await.unwrap());
+        let group = format!("g{group}");
+        let found = store.search(["group".to_owned(), group.clone()]).limit(100).await.unwrap();
+        let stored = known.iter().any(|known| known.writer.group == group && !known.stored.is_empty());
+        assert!(!stored || !found.is_empty(), "the items of {group} were acknowledged and are gone");
+        is_whole(&found);
     }
+    assert!(known.iter().any(|known| !known.stored.is_empty()), "nothing was stored");
     for Known { writer, stored } in known {
         let get =
             |number: &u64| Op::Get(GetOp::new(["own".to_owned(), writer.name.clone()], number.to_string()));

@@ -3,11 +3,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use checkpoint_conformance::{Missing, Store, StoreFacility, StoreOptions, StoreTarget};
-use checkpoint_core::store::Distance;
+use checkpoint_conformance::wire::{Cost, Counted};
+use checkpoint_conformance::{
+    CountedStore, Missing, Store, StoreCall, StoreFacility, StoreOptions, StoreTarget,
+};
+use checkpoint_core::store::{BaseStore, Distance};
 use checkpoint_core::{Result, async_trait};
-use store_postgres::{AnnIndex, PostgresStore, VectorType};
+use store_postgres::{AnnIndex, PostgresStore, PostgresStoreBuilder, VectorType};
 
+use crate::shared::postgres::wire::proxy;
 use crate::shared::postgres::{Kind, Scratch, Server, unique_name};
 
 /// What handles have to agree on to share tables: the length of the vectors, and what their index sorts by.
@@ -52,7 +56,7 @@ impl Indexes {
     ];
 
     /// The groups of cases to which they make a difference.
-    const GROUPS: [&str; 7] = [
+    const GROUPS: [&str; 8] = [
         "store_search",
         "store_filters",
         "store_operators",
@@ -60,12 +64,15 @@ impl Indexes {
         "store_scores",
         "store_embedding",
         "store_model",
+        "store_round_trips",
     ];
 }
 
 #[derive(Debug)]
-struct Postgres {
+pub(crate) struct Postgres {
     server: Server,
+    /// What stores connect to: the server, or what is before it.
+    url: String,
     /// Unless these are chosen, hnsw with `vector`, and no index for filters.
     indexes: Option<Indexes>,
     /// Whether all handles share one schema, whatever their index is.
@@ -75,7 +82,13 @@ struct Postgres {
 
 impl Postgres {
     fn new(server: Server, indexes: Option<Indexes>, one_schema: bool) -> Self {
-        Self { server, indexes, one_schema, schemas: Mutex::default() }
+        let url = server.url().to_owned();
+        Self { server, url, indexes, one_schema, schemas: Mutex::default() }
+    }
+
+    /// One whose stores reach the server by another URL.
+    pub(crate) fn through(server: Server, url: String) -> Self {
+        Self { url, ..Self::new(server, None, false) }
     }
 
     /// The schema of a layout; `setup()` makes it.
@@ -88,6 +101,53 @@ impl Postgres {
         let drop = format!("SET client_min_messages = warning; DROP SCHEMA IF EXISTS {schema} CASCADE");
         schemas.push((layout, schema.clone(), Scratch::new(self.server.direct(), &drop)));
         schema
+    }
+
+    pub(crate) fn builder(&self, url: &str, options: StoreOptions) -> PostgresStoreBuilder {
+        let layout =
+            options.index.as_ref().filter(|_| !self.one_schema).map(|index| (index.dims, index.distance));
+        let mut builder = PostgresStore::builder(url)
+            .schema(self.schema(layout))
+            .pgbouncer(self.server.kind() == Kind::PgBouncer)
+            .max_connections(4)
+            .ttl(options.ttl);
+        if let Some(Indexes { ann, vector_type, filters, .. }) = self.indexes {
+            builder = builder.ann_index(ann).vector_type(vector_type).filter_index(filters);
+        }
+        match options.index {
+            Some(index) => builder.index(index),
+            None => builder,
+        }
+    }
+
+    /// What stores connect to.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What the page of `store-postgres` says under "Round trips".
+    fn cost(flat: bool, filters: bool, call: StoreCall) -> Cost {
+        let each = |round_trips| Cost::new(round_trips, round_trips);
+        // A transaction of so many statements, sent at once.
+        let together = |statements: usize| Cost::new(1, statements + 2);
+        match call {
+            StoreCall::Get
+            | StoreCall::GetMany { .. }
+            | StoreCall::Put { indexed: false }
+            | StoreCall::Search
+            | StoreCall::SearchMany { indexed: false }
+            | StoreCall::ListNamespaces => each(1),
+            StoreCall::SearchByQuery | StoreCall::SearchMany { indexed: true } if flat => each(1),
+            StoreCall::GetRefreshed => each(2),
+            StoreCall::SearchByQuery
+            | StoreCall::SearchMany { indexed: true }
+            | StoreCall::Delete
+            | StoreCall::PutMany { indexed: false } => together(1),
+            StoreCall::Put { indexed: true } | StoreCall::PutMany { indexed: true } => together(2),
+            StoreCall::Mixed => each(4),
+            StoreCall::Sweep { items } => each(items / 1000 + 1),
+            StoreCall::Setup { indexed } => each(1 + usize::from(filters) + if indexed { 4 } else { 0 }),
+        }
     }
 }
 
@@ -102,20 +162,7 @@ impl StoreTarget for Postgres {
     }
 
     async fn open(&self, options: StoreOptions) -> Result<Store> {
-        let layout =
-            options.index.as_ref().filter(|_| !self.one_schema).map(|index| (index.dims, index.distance));
-        let mut builder = PostgresStore::builder(self.server.url())
-            .schema(self.schema(layout))
-            .pgbouncer(self.server.kind() == Kind::PgBouncer)
-            .max_connections(4)
-            .ttl(options.ttl);
-        if let Some(Indexes { ann, vector_type, filters, .. }) = self.indexes {
-            builder = builder.ann_index(ann).vector_type(vector_type).filter_index(filters);
-        }
-        if let Some(index) = options.index {
-            builder = builder.index(index);
-        }
-        Ok(Arc::new(builder.build()?))
+        Ok(Arc::new(self.builder(&self.url, options).build()?))
     }
 
     fn offers(&self, facility: StoreFacility) -> bool {
@@ -125,6 +172,16 @@ impl StoreTarget for Postgres {
 
     async fn fresh(&self) -> Result<Arc<dyn StoreTarget>> {
         Ok(Arc::new(Self::new(self.server.clone(), self.indexes, true)))
+    }
+
+    async fn counted(&self, options: StoreOptions) -> Result<CountedStore> {
+        let (proxy, url) = proxy(self.server.url()).await?;
+        let store = self.builder(&url, options).build()?;
+        store.setup().await?;
+        let flat = self.indexes.is_some_and(|indexes| indexes.ann == AnnIndex::Flat);
+        let filters = self.indexes.is_some_and(|indexes| indexes.filters);
+        let cost = move |call| Self::cost(flat, filters, call);
+        Ok(Counted { handle: Arc::new(store), proxy, cost: Box::new(cost) })
     }
 }
 

@@ -5,7 +5,7 @@ use checkpoint_core::store::{BaseStore, Distance, StoreExt, TtlConfig};
 
 use super::items::{all_keys, delete_op, get_op, indexed, keys, n, put_op, text, value};
 use crate::cases::cancellation::rounds;
-use crate::fixture::{Done, poll_then_drop};
+use crate::fixture::{Cuts, Done};
 use crate::store_case::{StoreCtx, StoreNeed};
 use crate::{StoreFacility, StoreOptions};
 
@@ -27,15 +27,16 @@ async fn settle(ctx: &StoreCtx) -> Done {
 }
 
 async fn a_batch_of_puts_is_whole_or_absent(ctx: StoreCtx) -> Done {
+    let mut cuts = Cuts::default();
     for polls in rounds() {
         let root = ctx.root();
         let ops = (0..20).map(|at| put_op(&root, &at.to_string(), &n(at))).collect::<Result<_>>()?;
-        let finished = poll_then_drop(ctx.store().batch(ops), polls).await.transpose()?;
+        let finished = cuts.run(ctx.store().batch(ops), polls).await.transpose()?;
         settle(&ctx).await?;
         let found = all_keys(ctx.store(), &root).await?.len();
         ensure!(found == 20 || (found == 0 && finished.is_none()), "{found} of 20 items after {polls} polls");
     }
-    Ok(())
+    cuts.check(ctx.waits())
 }
 
 async fn a_batch_of_updates_is_whole_or_absent(ctx: StoreCtx) -> Done {
@@ -44,8 +45,9 @@ async fn a_batch_of_updates_is_whole_or_absent(ctx: StoreCtx) -> Done {
         |number: i64| (0..10).map(|at| put_op(&root, &at.to_string(), &n(number))).collect::<Result<_>>();
     ctx.store().batch(batch(0)?).await?;
     let mut last = 0;
+    let mut cuts = Cuts::default();
     for (number, polls) in (1..).zip(rounds()) {
-        let finished = poll_then_drop(ctx.store().batch(batch(number)?), polls).await.transpose()?;
+        let finished = cuts.run(ctx.store().batch(batch(number)?), polls).await.transpose()?;
         settle(&ctx).await?;
         let found = ctx.store().search(&root).await?;
         let values = found
@@ -59,10 +61,11 @@ async fn a_batch_of_updates_is_whole_or_absent(ctx: StoreCtx) -> Done {
         };
         last = now;
     }
-    Ok(())
+    cuts.check(ctx.waits())
 }
 
 async fn a_mixed_batch_is_whole_or_absent(ctx: StoreCtx) -> Done {
+    let mut cuts = Cuts::default();
     for polls in rounds() {
         let root = ctx.root();
         let ops = ["a", "b"].map(|key| put_op(&root, key, &n(1))).into_iter().collect::<Result<_>>()?;
@@ -73,7 +76,7 @@ async fn a_mixed_batch_is_whole_or_absent(ctx: StoreCtx) -> Done {
             put_op(&root, "b", &n(2))?,
             put_op(&root, "c", &n(3))?,
         ];
-        let finished = poll_then_drop(ctx.store().batch(ops), polls).await.transpose()?;
+        let finished = cuts.run(ctx.store().batch(ops), polls).await.transpose()?;
         settle(&ctx).await?;
         // One search for both questions: what was dropped may still be under way on another connection.
         let found = ctx.store().search(&root).await?;
@@ -83,16 +86,17 @@ async fn a_mixed_batch_is_whole_or_absent(ctx: StoreCtx) -> Done {
         let absent = items == [("a", n(1)), ("b", n(1))] && finished.is_none();
         ensure!(done || absent, "{items:?} after {polls} polls");
     }
-    Ok(())
+    cuts.check(ctx.waits())
 }
 
 async fn vectors_are_stored_with_their_items(ctx: StoreCtx) -> Done {
     let store = ctx.open(indexed(Distance::InnerProduct)).await?;
+    let mut cuts = Cuts::default();
     for polls in rounds() {
         let root = ctx.root();
         store.put(&root, "old", text("1")).await?;
         let ops = vec![put_op(&root, "old", &text("3"))?, put_op(&root, "new", &text("2"))?];
-        let finished = poll_then_drop(store.batch(ops), polls).await.transpose()?;
+        let finished = cuts.run(store.batch(ops), polls).await.transpose()?;
         store.put(ctx.root(), "settle", text("0")).await?;
         let found = store.search(&root).query("1").await?;
         let scores: Vec<_> =
@@ -102,7 +106,7 @@ async fn vectors_are_stored_with_their_items(ctx: StoreCtx) -> Done {
         let absent = found == (vec!["old"], vec!["1"]) && finished.is_none();
         ensure!(done || absent, "{found:?} after {polls} polls");
     }
-    Ok(())
+    cuts.check(ctx.waits())
 }
 
 async fn reads_may_be_dropped(ctx: StoreCtx) -> Done {
@@ -110,14 +114,15 @@ async fn reads_may_be_dropped(ctx: StoreCtx) -> Done {
     for at in 0..5 {
         ctx.store().put(&root, at.to_string(), n(at)).await?;
     }
+    let mut cuts = Cuts::default();
     for polls in rounds() {
-        poll_then_drop(ctx.store().get(&root, "1").into_future(), polls).await.transpose()?;
-        poll_then_drop(ctx.store().search(&root).into_future(), polls).await.transpose()?;
+        cuts.run(ctx.store().get(&root, "1").into_future(), polls).await.transpose()?;
+        cuts.run(ctx.store().search(&root).into_future(), polls).await.transpose()?;
         let listing = ctx.store().list_namespaces().prefix(&root).into_future();
-        poll_then_drop(listing, polls).await.transpose()?;
+        cuts.run(listing, polls).await.transpose()?;
     }
     ensure_eq!(all_keys(ctx.store(), &root).await?, ["4", "3", "2", "1", "0"], "keys");
-    Ok(())
+    cuts.check(ctx.waits())
 }
 
 async fn refreshes_may_be_dropped(ctx: StoreCtx) -> Done {
@@ -127,42 +132,45 @@ async fn refreshes_may_be_dropped(ctx: StoreCtx) -> Done {
     for at in 0..5 {
         store.put(&root, at.to_string(), n(at)).await?;
     }
+    let mut cuts = Cuts::default();
     for polls in rounds() {
-        poll_then_drop(store.get(&root, "1").into_future(), polls).await.transpose()?;
-        poll_then_drop(store.search(&root).into_future(), polls).await.transpose()?;
+        cuts.run(store.get(&root, "1").into_future(), polls).await.transpose()?;
+        cuts.run(store.search(&root).into_future(), polls).await.transpose()?;
         store.put(&root, "4", n(4)).await?;
     }
     ensure_eq!(all_keys(&store, &root).await?, ["4", "3", "2", "1", "0"], "keys");
-    Ok(())
+    cuts.check(ctx.waits())
 }
 
 async fn sweeps_may_be_dropped(ctx: StoreCtx) -> Done {
     let store = ctx.fresh().await?.open(StoreOptions::default()).await?;
     store.setup().await?;
     store.put(["a"], "ever", n(1)).await?;
+    let mut cuts = Cuts::default();
     for polls in rounds() {
         for at in 0..5 {
             store.put(["a"], at.to_string(), n(at)).ttl(std::time::Duration::from_millis(1)).await?;
         }
-        poll_then_drop(store.sweep_ttl(), polls).await.transpose()?;
+        cuts.run(store.sweep_ttl(), polls).await.transpose()?;
     }
     super::items::eventually("the others have expired", || async {
-        Ok(store.search(["a"]).await?.len() == 1)
+        Ok(store.search(["a"]).refresh_ttl(false).await?.len() == 1)
     })
     .await?;
     store.sweep_ttl().await?;
     ensure_eq!(store.sweep_ttl().await?, 0, "items swept again");
     ensure_eq!(all_keys(&store, &["a"].into()).await?, ["ever"], "keys");
-    Ok(())
+    cuts.check(ctx.waits())
 }
 
 async fn setup_may_be_dropped(ctx: StoreCtx) -> Done {
+    let mut cuts = Cuts::default();
     for polls in rounds() {
-        poll_then_drop(ctx.store().setup(), polls).await.transpose()?;
+        cuts.run(ctx.store().setup(), polls).await.transpose()?;
     }
     ctx.store().setup().await?;
     let root = ctx.root();
     ctx.store().put(&root, "k", n(1)).await?;
     ensure_eq!(value(ctx.store(), &root, "k").await?, n(1), "value");
-    Ok(())
+    cuts.check(ctx.waits())
 }

@@ -15,6 +15,7 @@ mod model;
 mod namespaces;
 mod operators;
 mod put;
+mod round_trips;
 mod scores;
 mod search;
 mod setup;
@@ -43,6 +44,7 @@ pub fn store_cases() -> Vec<Case<Stores>> {
         concurrency::cases,
         cancellation::cases,
         setup::cases,
+        round_trips::cases,
         batched::cases,
         model::cases,
     ];

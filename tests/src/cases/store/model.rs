@@ -152,7 +152,9 @@ async fn run(root: Namespace, real: Store, model: Store, batches: Vec<Vec<Operat
     let left = everything(real.clone()).await?;
     ensure_eq!(shown(&left)?, shown(&everything(model).await?)?, "everything at the end");
     // Each run leaves nothing to the next one.
-    let OpResult::Items(left) = left else { return Ok(()) };
+    let OpResult::Items(left) = left else {
+        return Err(Failure::new(format!("a search answered {left:?}")));
+    };
     real.batch(left.iter().map(|found| delete_op(&found.item.namespace, &found.item.key)).collect()).await?;
     Ok(())
 }

@@ -159,6 +159,7 @@ async fn results_have_no_score(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     put_numbered(ctx.store(), &root, 3).await?;
     let found = ctx.store().search(&root).await?;
+    ensure_eq!(found.len(), 3, "items");
     ensure!(found.iter().all(|found| found.score.is_none()), "found {found:?}");
     Ok(())
 }

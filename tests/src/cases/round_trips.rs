@@ -1,0 +1,303 @@
+//! How many round trips and statements a call takes once its statements are prepared: as many as the backend documents.
+
+use checkpoint_core::{
+    BaseCheckpointSaver, ChannelVersions, CheckpointConfig, Cipher, ListQuery, PruneStrategy, SaverExt, Str,
+    ThreadQuery,
+};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use crate::case::{Ctx, Need};
+use crate::fixture::{
+    Done, at_version, chain, checkpoint, encode, id_of, list as numbers, metadata, put as store, put_with,
+    random, write,
+};
+use crate::rounds::Rounds;
+use crate::target::{Call, CountedSaver, Facility, OpenOptions, Saver};
+
+cases!("round_trips", [Need::Target(Facility::RoundTrips)];
+    put,
+    put_with_unchanged_values,
+    put_after_the_parent_was_deleted,
+    put_writes,
+    get_tuple,
+    list,
+    list_threads,
+    delete_thread,
+    delta_channel_history,
+    copy_thread [Need::CopyThread],
+    copy_thread_of_sealed_values [Need::CopyThread, Need::Target(Facility::Cipher)],
+    prune [Need::Prune],
+    delete_for_runs [Need::DeleteForRuns],
+    setup,
+);
+
+async fn counted(ctx: &Ctx) -> checkpoint_core::Result<CountedSaver> {
+    ctx.target().counted(OpenOptions::default()).await
+}
+
+fn rounds(counted: &CountedSaver, call: Call) -> Rounds<'_> {
+    Rounds::new(&counted.proxy, format!("{call:?}"), (counted.cost)(call))
+}
+
+async fn put(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    for values in [0, 1, 3, 20] {
+        let mut rounds = rounds(&counted, Call::Put);
+        let thread_id = ctx.thread();
+        while rounds.go_on()? {
+            let mut made = checkpoint(&[("text", "x".into())]);
+            for value in 0..values {
+                made = made.with_channel(format!("channel-{value}"), encode(&numbers(&[value]))?, 1);
+            }
+            rounds.call(store(&counted.handle, &CheckpointConfig::new(thread_id.clone()), &made)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A step that changes one of two values.
+struct Step {
+    parent: CheckpointConfig,
+    made: checkpoint_core::Checkpoint,
+    new_versions: ChannelVersions,
+}
+
+impl Step {
+    async fn new(ctx: &Ctx, saver: &Saver) -> checkpoint_core::Result<Self> {
+        let kept = encode(&numbers(&[1, 2, 3]))?;
+        let first = at_version(1, &[("kept", kept.clone()), ("own", kept.clone())]);
+        let parent = store(saver, &CheckpointConfig::new(ctx.thread()), &first).await?;
+        let made = at_version(1, &[("kept", kept.clone())]).with_channel("own", encode(&numbers(&[2]))?, 2);
+        Ok(Self { parent, made, new_versions: [("own".into(), 2.into())].into_iter().collect() })
+    }
+
+    async fn put(&self, saver: &Saver) -> checkpoint_core::Result<CheckpointConfig> {
+        saver.put(&self.parent, &self.made, &metadata(1), &self.new_versions).await
+    }
+}
+
+async fn put_with_unchanged_values(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    let mut rounds = rounds(&counted, Call::PutUnchanged);
+    while rounds.go_on()? {
+        let step = Step::new(&ctx, ctx.saver()).await?;
+        rounds.call(step.put(&counted.handle)).await?;
+    }
+    Ok(())
+}
+
+async fn put_after_the_parent_was_deleted(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    let mut rounds = rounds(&counted, Call::PutOrphaned);
+    while rounds.go_on()? {
+        let step = Step::new(&ctx, ctx.saver()).await?;
+        ctx.saver().delete_thread(step.parent.thread_id()).await?;
+        rounds.call(step.put(&counted.handle)).await?;
+    }
+    Ok(())
+}
+
+async fn put_writes(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    let stored = store(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
+    // Those of special channels replace what is there.
+    for channels in [&["a"][..], &["a", "b", "c"], &["__error__"], &["__interrupt__", "__resume__"]] {
+        let mut rounds = rounds(&counted, Call::PutWrites);
+        let value = encode(&numbers(&[1]))?;
+        let writes: Vec<_> = channels.iter().map(|channel| (*channel, value.clone())).collect();
+        while rounds.go_on()? {
+            rounds.call(write(&counted.handle, &stored, &random(), &writes)).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn get_tuple(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    let step = Step::new(&ctx, ctx.saver()).await?;
+    let stored = step.put(ctx.saver()).await?;
+    write(ctx.saver(), &stored, "task", &[("ch", 1.into())]).await?;
+    let absent = CheckpointConfig::new(ctx.thread());
+    for (config, id) in [
+        (stored.clone(), Some(id_of(&stored))),
+        (stored.clone().latest(), Some(id_of(&stored))),
+        (absent, None),
+    ] {
+        let mut rounds = rounds(&counted, Call::GetTuple);
+        while rounds.go_on()? {
+            let found = rounds.call(counted.handle.get_tuple(&config)).await?;
+            ensure_eq!(found.map(|tuple| tuple.checkpoint.id), id, "id");
+        }
+    }
+    Ok(())
+}
+
+/// Puts checkpoints in a row, many at a time.
+async fn put_chain(saver: &Saver, thread_id: &Str, count: usize) -> checkpoint_core::Result<Vec<Str>> {
+    let steps: Vec<_> = (0..count).map(|_| at_version(1, &[("step", 1.into())])).collect();
+    let ids: Vec<Str> = steps.iter().map(|made| made.id.clone()).collect();
+    let root = CheckpointConfig::new(thread_id.clone());
+    let parents =
+        std::iter::once(root.clone()).chain(ids.iter().map(|id| root.clone().with_checkpoint_id(id.clone())));
+    let puts: Vec<_> = parents
+        .zip(&steps)
+        .map(|(parent, made)| {
+            let saver = saver.clone();
+            let made = made.clone();
+            async move { store(&saver, &parent, &made).await }
+        })
+        .collect();
+    stream::iter(puts).buffer_unordered(8).try_collect::<Vec<_>>().await?;
+    Ok(ids)
+}
+
+async fn list(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    for checkpoints in [1, 10, 100, 300] {
+        let thread_id = ctx.thread();
+        put_chain(ctx.saver(), &thread_id, checkpoints).await?;
+        let mut rounds = rounds(&counted, Call::List { checkpoints });
+        while rounds.go_on()? {
+            let query = ListQuery::thread(thread_id.clone()).checkpoint_ns("");
+            let found = rounds.call(counted.handle.list_all(query)).await?;
+            ensure_eq!(found.len(), checkpoints, "checkpoints");
+        }
+    }
+    Ok(())
+}
+
+async fn list_threads(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    let mut ids = Vec::new();
+    for _ in 0..132 {
+        let thread_id = ctx.thread();
+        store(ctx.saver(), &CheckpointConfig::new(thread_id.clone()), &checkpoint(&[])).await?;
+        ids.push(thread_id);
+    }
+    let before = ids.iter().min().cloned().unwrap_or_default();
+    for threads in [1, 10, 130] {
+        let mut rounds = rounds(&counted, Call::ListThreads { threads });
+        while rounds.go_on()? {
+            let query = ThreadQuery::all().after(before.clone()).limit(threads);
+            let found: Vec<_> = rounds.call(counted.handle.list_threads(query).try_collect()).await?;
+            ensure_eq!(found.len(), threads, "threads");
+        }
+    }
+    Ok(())
+}
+
+/// A thread with blobs and writes in several namespaces.
+async fn thread(ctx: &Ctx, saver: &Saver, namespaces: usize) -> checkpoint_core::Result<Str> {
+    let thread_id = ctx.thread();
+    for namespace in 0..namespaces {
+        let mut config =
+            CheckpointConfig::new(thread_id.clone()).with_checkpoint_ns(format!("namespace-{namespace}"));
+        for step in 1..4 {
+            config =
+                store(saver, &config, &at_version(step, &[("items", encode(&numbers(&[step]))?)])).await?;
+            write(saver, &config, "task", &[("ch", encode(&numbers(&[step]))?)]).await?;
+        }
+    }
+    Ok(thread_id)
+}
+
+async fn delete_thread(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    let mut rounds = rounds(&counted, Call::DeleteThread);
+    while rounds.go_on()? {
+        let thread_id = thread(&ctx, ctx.saver(), 2).await?;
+        rounds.call(counted.handle.delete_thread(&thread_id)).await?;
+        ensure!(ctx.saver().list_first(ListQuery::thread(thread_id)).await?.is_none(), "not deleted");
+    }
+    Ok(())
+}
+
+async fn delta_channel_history(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    for ancestors in [3, 1030] {
+        let thread_id = ctx.thread();
+        put_chain(ctx.saver(), &thread_id, ancestors + 1).await?;
+        let config = CheckpointConfig::new(thread_id);
+        let mut rounds = rounds(&counted, Call::DeltaChannelHistory { ancestors });
+        while rounds.go_on()? {
+            // A channel that no checkpoint has: the walk goes to the root.
+            rounds.call(counted.handle.get_delta_channel_history(&config, &["absent"])).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn copy_thread(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    let source = thread(&ctx, ctx.saver(), 2).await?;
+    let mut rounds = rounds(&counted, Call::CopyThread { bound_values: 0, bound_writes: 0 });
+    while rounds.go_on()? {
+        let target = ctx.thread();
+        rounds.call(counted.handle.copy_thread(&source, &target)).await?;
+        ensure_eq!(ctx.saver().list_all(ListQuery::thread(target)).await?.len(), 6, "copies");
+    }
+    Ok(())
+}
+
+async fn copy_thread_of_sealed_values(ctx: Ctx) -> Done {
+    let cipher = || Cipher::aes_gcm("round-trips", &[7; 32]);
+    let counted = ctx.target().counted(OpenOptions::with_cipher(cipher()?)).await?;
+    let source = thread(&ctx, &ctx.target().open(OpenOptions::with_cipher(cipher()?)).await?, 1).await?;
+    let mut rounds = rounds(&counted, Call::CopyThread { bound_values: 3, bound_writes: 3 });
+    while rounds.go_on()? {
+        let target = ctx.thread();
+        rounds.call(counted.handle.copy_thread(&source, &target)).await?;
+        ensure_eq!(counted.handle.list_all(ListQuery::thread(target)).await?.len(), 3, "copies");
+    }
+    Ok(())
+}
+
+async fn prune(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    for (threads, namespaces) in [(1, 1), (1, 3), (2, 2)] {
+        let keep_latest =
+            (Call::PruneKeepLatest { threads, namespaces }, PruneStrategy::KeepLatest, namespaces);
+        let delete = (Call::PruneDelete { threads }, PruneStrategy::Delete, 0);
+        for (call, strategy, left) in [keep_latest, delete] {
+            let mut rounds = rounds(&counted, call);
+            while rounds.go_on()? {
+                let mut thread_ids = Vec::new();
+                for _ in 0..threads {
+                    thread_ids.push(thread(&ctx, ctx.saver(), namespaces).await?);
+                }
+                let thread_ids: Vec<&str> = thread_ids.iter().map(|thread_id| &**thread_id).collect();
+                rounds.call(counted.handle.prune(&thread_ids, strategy)).await?;
+                for thread_id in thread_ids {
+                    ensure_eq!(ctx.saver().list_all(ListQuery::thread(thread_id)).await?.len(), left, "left");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn delete_for_runs(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    for threads in [0, 1, 3] {
+        let mut rounds = rounds(&counted, Call::DeleteForRuns { threads });
+        while rounds.go_on()? {
+            let run_id = random();
+            for _ in 0..threads {
+                let config = chain(ctx.saver(), &ctx.thread(), "", 2).await?.remove(1);
+                put_with(ctx.saver(), &config, &checkpoint(&[]), &metadata(2).with("run_id", &*run_id))
+                    .await?;
+            }
+            rounds.call(counted.handle.delete_for_runs(&[&run_id])).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn setup(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    let mut rounds = rounds(&counted, Call::Setup);
+    while rounds.go_on()? {
+        rounds.call(counted.handle.setup()).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! A saver without the optional operations, over one that has them.
+
+use std::collections::BTreeMap;
+
+use checkpoint_core::{
+    BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
+    CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, ListQuery, PutOptions, Result,
+    SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
+};
+
+use crate::Saver;
+
+/// Implements `BaseCheckpointSaver` with these methods; those that have no default are delegated to the saver in the
+/// field `0`.
+macro_rules! delegating {
+    ($wrapper:ty, $($methods:tt)*) => {
+        #[async_trait]
+        impl BaseCheckpointSaver for $wrapper {
+        $($methods)*
+
+        fn backend(&self) -> &'static str {
+            self.0.backend()
+        }
+
+        async fn setup(&self) -> Result<()> {
+            self.0.setup().await
+        }
+
+        async fn get_tuple(&self, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
+            self.0.get_tuple(config).await
+        }
+
+        fn list(&self, query: ListQuery) -> BoxStream<'static, Result<CheckpointTuple>> {
+            self.0.list(query)
+        }
+
+        fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>> {
+            self.0.list_threads(query)
+        }
+
+        async fn put_with(
+            &self,
+            config: &CheckpointConfig,
+            checkpoint: &Checkpoint,
+            metadata: &CheckpointMetadata,
+            new_versions: &ChannelVersions,
+            options: &PutOptions,
+        ) -> Result<CheckpointConfig> {
+            self.0.put_with(config, checkpoint, metadata, new_versions, options).await
+        }
+
+        async fn put_writes(
+            &self,
+            config: &CheckpointConfig,
+            writes: &[(Str, ChannelValue)],
+            task_id: &str,
+            task_path: &str,
+        ) -> Result<()> {
+            self.0.put_writes(config, writes, task_id, task_path).await
+        }
+
+        async fn delete_thread(&self, thread_id: &str) -> Result<()> {
+            self.0.delete_thread(thread_id).await
+        }
+
+        async fn get_delta_channel_history(
+            &self,
+            config: &CheckpointConfig,
+            channels: &[&str],
+        ) -> Result<BTreeMap<Str, DeltaChannelHistory>> {
+            self.0.get_delta_channel_history(config, channels).await
+        }
+
+        async fn close(&self) -> Result<()> {
+            self.0.close().await
+        }
+        }
+    };
+}
+
+/// Has only the methods that every saver has. The optional ones are those of the trait itself.
+#[derive(Debug)]
+pub(crate) struct Lacking(pub(crate) Saver);
+
+delegating! {
+    Lacking,
+
+    fn capabilities(&self) -> SaverCapabilities {
+        let mut capabilities = self.0.capabilities();
+        capabilities.delete_for_runs = false;
+        capabilities.copy_thread = false;
+        capabilities.prune = false;
+        capabilities
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use checkpoint_core::{Error, FilterSemantics, InMemorySaver, PruneStrategy};
+
+    use super::*;
+    use crate::{Facility, OpenOptions, Report, Target, run_cases};
+
+    /// How a saver is dishonest.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Lie {
+        /// It promises an operation that answers and does nothing.
+        PruneDoesNothing,
+        CopyDoesNothing,
+        DeleteForRunsDoesNothing,
+        /// It promises an operation that is not there.
+        PruneIsMissing,
+        CopyIsMissing,
+        DeleteForRunsIsMissing,
+        /// It does not promise an operation, and answers as if it were there.
+        PruneIsHidden,
+        CopyIsHidden,
+        DeleteForRunsIsHidden,
+        /// It says that checkpoints outlive the process.
+        Durable,
+        /// It filters in the other way.
+        Filter,
+    }
+
+    #[derive(Debug)]
+    struct Lying(Saver, Lie);
+
+    delegating! {
+        Lying,
+
+        fn capabilities(&self) -> SaverCapabilities {
+            let mut capabilities = self.0.capabilities();
+            match self.1 {
+                Lie::PruneIsHidden => capabilities.prune = false,
+                Lie::CopyIsHidden => capabilities.copy_thread = false,
+                Lie::DeleteForRunsIsHidden => capabilities.delete_for_runs = false,
+                Lie::Durable => capabilities.durable = true,
+                Lie::Filter => capabilities.filter = FilterSemantics::Containment,
+                _ => {}
+            }
+            capabilities
+        }
+
+        async fn delete_for_runs(&self, run_ids: &[&str]) -> Result<()> {
+            match self.1 {
+                Lie::DeleteForRunsDoesNothing => Ok(()),
+                Lie::DeleteForRunsIsMissing => Err(Error::unsupported(self.backend(), "delete_for_runs")),
+                _ => self.0.delete_for_runs(run_ids).await,
+            }
+        }
+
+        async fn copy_thread(&self, source_thread_id: &str, target_thread_id: &str) -> Result<()> {
+            match self.1 {
+                Lie::CopyDoesNothing => Ok(()),
+                Lie::CopyIsMissing => Err(Error::unsupported(self.backend(), "copy_thread")),
+                _ => self.0.copy_thread(source_thread_id, target_thread_id).await,
+            }
+        }
+
+        async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
+            match self.1 {
+                Lie::PruneDoesNothing => Ok(()),
+                Lie::PruneIsMissing => Err(Error::unsupported(self.backend(), "prune")),
+                _ => self.0.prune(thread_ids, strategy).await,
+            }
+        }
+    }
+
+    /// Wraps the savers of one memory; every empty database is a memory of its own.
+    #[derive(Debug)]
+    struct Wrapped {
+        memory: InMemorySaver,
+        wrap: Wrap,
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Wrap {
+        Lacking,
+        Lying(Lie),
+    }
+
+    impl Wrapped {
+        fn new(wrap: Wrap) -> Self {
+            Self { memory: InMemorySaver::new(), wrap }
+        }
+    }
+
+    #[async_trait]
+    impl Target for Wrapped {
+        fn name(&self) -> &'static str {
+            "wrapped"
+        }
+
+        async fn open(&self, _options: OpenOptions) -> Result<Saver> {
+            // A saver that is durable finds again what it stored; this one does not.
+            let forgets = matches!(self.wrap, Wrap::Lying(Lie::Durable));
+            let saver: Saver = Arc::new(if forgets { InMemorySaver::new() } else { self.memory.clone() });
+            Ok(match self.wrap {
+                Wrap::Lacking => Arc::new(Lacking(saver)),
+                Wrap::Lying(lie) => Arc::new(Lying(saver, lie)),
+            })
+        }
+
+        fn offers(&self, facility: Facility) -> bool {
+            facility == Facility::Fresh
+        }
+
+        async fn fresh(&self) -> Result<Arc<dyn Target>> {
+            Ok(Arc::new(Self::new(self.wrap)))
+        }
+    }
+
+    async fn report(wrap: Wrap, groups: &[&str]) -> Report {
+        let target = Arc::new(Wrapped::new(wrap));
+        run_cases(target, |case| groups.is_empty() || groups.contains(&case.group()), |_, _| {})
+            .await
+            .unwrap()
+    }
+
+    const OPTIONAL: [&str; 3] = ["delete_for_runs", "copy_thread", "prune"];
+
+    #[tokio::test]
+    async fn a_saver_that_lacks_the_optional_operations_passes() {
+        let report = report(Wrap::Lacking, &[]).await;
+        assert_eq!(report.failed, []);
+        for group in OPTIONAL {
+            let of_group = |name: &str| name.split("::").next() == Some(group);
+            let ignored = report.ignored.iter().filter(|(name, _)| of_group(name));
+            assert!(ignored.clone().count() >= 5, "{group}");
+            for (name, reason) in ignored {
+                assert_eq!(reason, &format!("the saver does not offer {group}"), "{name}");
+            }
+            assert!(!report.passed.iter().any(|name| of_group(name)), "{group}");
+        }
+        assert!(report.passed.len() > 150, "{} cases passed", report.passed.len());
+    }
+
+    #[tokio::test]
+    async fn a_saver_that_lies_about_its_capabilities_fails() {
+        let cases: [(Lie, &str, usize); 11] = [
+            (Lie::PruneDoesNothing, "prune", 5),
+            (Lie::CopyDoesNothing, "copy_thread", 5),
+            (Lie::DeleteForRunsDoesNothing, "delete_for_runs", 3),
+            (Lie::PruneIsMissing, "prune", 5),
+            (Lie::CopyIsMissing, "copy_thread", 5),
+            (Lie::DeleteForRunsIsMissing, "delete_for_runs", 5),
+            (Lie::PruneIsHidden, "invalid", 1),
+            (Lie::CopyIsHidden, "invalid", 1),
+            (Lie::DeleteForRunsIsHidden, "invalid", 1),
+            (Lie::Durable, "setup", 1),
+            (Lie::Filter, "filters", 1),
+        ];
+        for (lie, group, least) in cases {
+            let failed = report(Wrap::Lying(lie), &[group]).await.failed;
+            assert!(failed.len() >= least, "{lie:?}: only {failed:?}");
+        }
+    }
+}
