@@ -1,4 +1,4 @@
-//! Connections of a pool, statements on them, and what is repeated when one fails.
+//! The connection pool, statements on its connections, and retries.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -12,18 +12,17 @@ use tokio_postgres::{IsolationLevel, Row, SimpleQueryMessage, Statement};
 
 use crate::error::{convert, convert_pool, is_stale_statement};
 
-/// A parameter and the type that the server is told it has.
+/// A parameter and the type that is declared for it.
 pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// The first pause before a call is repeated; each further one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The first backoff before a retry; each further one is twice as long.
+const MIN_BACKOFF: Duration = Duration::from_millis(50);
 
-/// The longest pause before a call is repeated.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest backoff before a retry.
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
-/// No call is repeated that has taken so long: a server that does not even refuse connections would be waited for again
-/// and again.
-const REPEAT_WITHIN: Duration = Duration::from_secs(5);
+/// Calls that have already taken this long are not retried: each attempt at an unresponsive server costs a full timeout.
+const RETRY_WITHIN: Duration = Duration::from_secs(5);
 
 /// A pool of connections to one database. Clones share it.
 #[derive(Clone)]
@@ -34,8 +33,8 @@ pub struct Database {
 }
 
 impl Database {
-    /// Uses a pool. Without named statements every call carries its SQL with it and leaves nothing on the connection,
-    /// as a pooler in transaction mode needs it.
+    /// Uses a pool. Without named statements every call sends its SQL and leaves no state on the connection, as a
+    /// pooler in transaction mode requires.
     pub fn new(pool: Pool, named_statements: bool, max_retries: u32) -> Self {
         Self { pool, named_statements, max_retries }
     }
@@ -45,10 +44,10 @@ impl Database {
         self.pool.status().max_size
     }
 
-    /// Takes a connection out of the pool; it goes back when it is dropped.
+    /// Takes a connection from the pool; dropping it returns it.
     ///
     /// # Errors
-    /// [`Timeout`](ErrorKind::Timeout) when none became free in time, and what connecting says.
+    /// [`Timeout`](ErrorKind::Timeout) when none became free in time, and any error from connecting.
     ///
     /// # Cancellation
     /// May be dropped at any time.
@@ -57,20 +56,19 @@ impl Database {
         Ok(Connection { client, named_statements: self.named_statements })
     }
 
-    /// Runs a call on a connection, and repeats it on another one while it fails with an error that may pass: the
-    /// server restarts, the connection was cut, another transaction was in the way. Whatever is passed here must be
-    /// safe to run twice.
+    /// Runs a call on a connection, and retries it on another one while it fails with a transient error: the server
+    /// restarts, the connection was lost, or another transaction conflicted. The call must be safe to run twice.
     ///
     /// # Errors
-    /// The last attempt's.
+    /// The last attempt's error.
     ///
     /// # Cancellation
-    /// As the call itself.
+    /// That of the call itself.
     pub async fn run<T, F>(&self, attempt: impl Fn(Connection) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut failed = 0;
         loop {
             let result = match self.connection().await {
@@ -79,12 +77,14 @@ impl Database {
             };
             match result {
                 Err(error)
-                    if failed < self.max_retries && begun.elapsed() < REPEAT_WITHIN && may_pass(&error) =>
+                    if failed < self.max_retries
+                        && started.elapsed() < RETRY_WITHIN
+                        && is_transient(&error) =>
                 {
-                    tracing::debug!(%error, failed, "repeating the call");
-                    // The first failure is mostly a connection that was cut while nobody used it.
+                    tracing::debug!(%error, failed, "retrying the call");
+                    // The first failure is mostly a connection that was cut while it was idle.
                     if failed > 0 {
-                        tokio::time::sleep(pause(failed)).await;
+                        tokio::time::sleep(backoff(failed)).await;
                     }
                     failed += 1;
                 }
@@ -105,20 +105,20 @@ impl fmt::Debug for Database {
     }
 }
 
-/// A timeout has cost the caller enough time already.
-fn may_pass(error: &Error) -> bool {
+/// Timeouts are not retried here: the caller has already waited.
+fn is_transient(error: &Error) -> bool {
     error.is_retryable() && error.kind() != ErrorKind::Timeout
 }
 
-/// Grows with every failure, and differs between callers, so that they do not come back all at once.
-fn pause(failed: u32) -> Duration {
-    let longest = FIRST_PAUSE.saturating_mul(1 << failed.min(8)).min(LONGEST_PAUSE);
+/// Exponential backoff with jitter, so that clients do not all retry at the same moment.
+fn backoff(failed: u32) -> Duration {
+    let longest = MIN_BACKOFF.saturating_mul(1 << failed.min(8)).min(MAX_BACKOFF);
     longest.mul_f64(0.5 + jitter() / 2.0)
 }
 
 /// A random number in [0, 1).
 pub(crate) fn jitter() -> f64 {
-    // Without random bytes all pauses are the same, which does no harm.
+    // Without random bytes there is no jitter, which is harmless.
     f64::from(getrandom::u32().unwrap_or_default()) / (f64::from(u32::MAX) + 1.0)
 }
 
@@ -129,8 +129,8 @@ pub struct Connection {
     named_statements: bool,
 }
 
-/// A transaction that is rolled back unless it is committed. Its statements have no names: one that the server has
-/// forgotten would end it.
+/// A transaction that is rolled back unless it is committed. Its statements are unnamed: a stale named statement would
+/// abort it.
 pub struct Transaction<'a> {
     transaction: deadpool_postgres::Transaction<'a>,
 }
@@ -154,10 +154,10 @@ impl Connection {
     /// statement.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
-    /// The statement may run all the same.
+    /// The statement may still run.
     pub async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
         let run = async || {
             if self.named_statements {
@@ -168,7 +168,7 @@ impl Connection {
             }
         };
         match run().await {
-            Err(error) if self.forgets(&error) => run().await.map_err(convert),
+            Err(error) if self.clear_stale(&error) => run().await.map_err(convert),
             rows => rows.map_err(convert),
         }
     }
@@ -176,31 +176,31 @@ impl Connection {
     /// Runs SQL text without parameters.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
-    /// The text may run all the same.
+    /// The text may still run.
     pub async fn batch(&self, sql: &str) -> Result<()> {
         self.client.batch_execute(sql).await.map_err(convert)
     }
 
-    /// Forgets the named statements, where the server has forgotten one or its tables have changed under it: they are
-    /// prepared anew. Nothing ran then, so that the statement is repeated at once.
-    fn forgets(&self, error: &tokio_postgres::Error) -> bool {
-        let forgets = is_stale_statement(error);
-        if forgets {
+    /// Clears the cache of named statements if the error says that one is stale, and tells so. Nothing ran then, so the
+    /// statement can be retried immediately.
+    fn clear_stale(&self, error: &tokio_postgres::Error) -> bool {
+        let is_stale = is_stale_statement(error);
+        if is_stale {
             self.client.statement_cache.clear();
         }
-        forgets
+        is_stale
     }
 
-    /// Runs SQL text without parameters and returns the first column of its rows, line by line.
+    /// Runs SQL text without parameters and returns the first column of its rows, joined by newlines.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
-    /// The text may run all the same.
+    /// The text may still run.
     pub async fn simple(&self, sql: &str) -> Result<String> {
         let messages = self.client.simple_query(sql).await.map_err(convert)?;
         let lines = messages.iter().filter_map(|message| match message {
@@ -210,48 +210,48 @@ impl Connection {
         Ok(lines.collect::<Vec<_>>().join("\n"))
     }
 
-    /// Begins a transaction in which every statement sees what was committed before it, whatever the server's default.
+    /// Begins a transaction at isolation level READ COMMITTED, whatever the server's default.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
-    /// Nothing was begun, or it is rolled back.
+    /// No transaction was begun, or it is rolled back.
     pub async fn begin(&mut self) -> Result<Transaction<'_>> {
         let transaction = self.client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
         transaction.start().await.map(|transaction| Transaction { transaction }).map_err(convert)
     }
 
-    /// Runs a statement that is not to be kept: one that hardly anybody asks for again. One round trip.
+    /// Runs a statement without preparing it, for statements that are rarely repeated. One round trip.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
-    /// The statement may run all the same.
+    /// The statement may still run.
     pub async fn query_once(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
         self.client.query_typed(sql, params).await.map_err(convert)
     }
 
     /// Runs SQL text without parameters and then a statement, in a transaction of their own and in one round trip:
-    /// all of it is sent before anything comes back. Returns how many rows the statement changed.
+    /// everything is pipelined. Returns how many rows the statement changed.
     ///
     /// # Errors
-    /// What the server says; nothing was changed then.
+    /// Any error from the server; nothing was changed then.
     ///
     /// # Cancellation
-    /// A dropped call ran wholly or not at all.
+    /// A dropped call took effect completely or not at all.
     pub async fn transact(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let run = async || {
             if self.named_statements {
                 let statement: Statement = self.client.prepare_typed_cached(sql, &types(params)).await?;
-                self.enclosed(first, self.client.execute(&statement, &values(params))).await
+                self.in_transaction(first, self.client.execute(&statement, &values(params))).await
             } else {
-                self.enclosed(first, self.client.execute_typed(sql, params)).await
+                self.in_transaction(first, self.client.execute_typed(sql, params)).await
             }
         };
         match run().await {
-            Err(error) if self.forgets(&error) => run().await.map_err(convert),
+            Err(error) if self.clear_stale(&error) => run().await.map_err(convert),
             changed => changed.map_err(convert),
         }
     }
@@ -260,10 +260,10 @@ impl Connection {
     /// [`transact`](Self::transact) does with one.
     ///
     /// # Errors
-    /// What the server says first; nothing was changed then.
+    /// The first error from the server; nothing was changed then.
     ///
     /// # Cancellation
-    /// A dropped call ran wholly or not at all.
+    /// A dropped call took effect completely or not at all.
     pub async fn transact_all(&self, first: &str, statements: &[(&str, Vec<Param<'_>>)]) -> Result<()> {
         let run = async || {
             let mut prepared = Vec::with_capacity(statements.len());
@@ -273,7 +273,7 @@ impl Connection {
                 }
             }
             let values: Vec<_> = statements.iter().map(|(_, params)| values(params)).collect();
-            // Ordered, so that they are polled, and with that sent, one after the other.
+            // Ordered, so that they are polled, and thereby sent, one after the other.
             let sent: FuturesOrdered<_> = statements
                 .iter()
                 .enumerate()
@@ -288,57 +288,57 @@ impl Connection {
                     }
                 })
                 .collect();
-            self.enclosed(first, sent.try_collect::<Vec<u64>>()).await.map(|_| ())
+            self.in_transaction(first, sent.try_collect::<Vec<u64>>()).await.map(|_| ())
         };
         match run().await {
-            Err(error) if self.forgets(&error) => run().await.map_err(convert),
+            Err(error) if self.clear_stale(&error) => run().await.map_err(convert),
             done => done.map_err(convert),
         }
     }
 
     /// Runs SQL text without parameters and then a statement, as [`transact`](Self::transact) does, and returns the
-    /// statement's rows. The text is for settings that hold for the statement alone.
+    /// statement's rows. The text is for settings that apply to this statement only.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
-    /// A dropped call ran wholly or not at all.
+    /// A dropped call took effect completely or not at all.
     pub async fn query_within(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
         let run = async || {
             if self.named_statements {
                 let statement: Statement = self.client.prepare_typed_cached(sql, &types(params)).await?;
-                self.enclosed(first, self.client.query(&statement, &values(params))).await
+                self.in_transaction(first, self.client.query(&statement, &values(params))).await
             } else {
-                self.enclosed(first, self.client.query_typed(sql, params)).await
+                self.in_transaction(first, self.client.query_typed(sql, params)).await
             }
         };
         match run().await {
-            Err(error) if self.forgets(&error) => run().await.map_err(convert),
+            Err(error) if self.clear_stale(&error) => run().await.map_err(convert),
             rows => rows.map_err(convert),
         }
     }
 
-    /// Runs SQL text without parameters and then a statement that is not to be kept, as
-    /// [`query_within`](Self::query_within) does.
+    /// Runs SQL text without parameters and then a statement, as [`query_within`](Self::query_within) does, without
+    /// preparing the statement.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
-    /// A dropped call ran wholly or not at all.
+    /// A dropped call took effect completely or not at all.
     pub async fn query_once_within(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        self.enclosed(first, self.client.query_typed(sql, params)).await.map_err(convert)
+        self.in_transaction(first, self.client.query_typed(sql, params)).await.map_err(convert)
     }
 
-    /// Sends a transaction's begin, a statement and the end at once. One that failed is rolled back by its COMMIT.
-    async fn enclosed<T>(
+    /// Pipelines BEGIN, a statement and COMMIT. The COMMIT of a failed transaction rolls it back.
+    async fn in_transaction<T>(
         &self,
         first: &str,
         statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, tokio_postgres::Error> {
         let opening = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {first}");
-        // Futures of the driver send when they are polled first, and `join` polls them in order without a pause.
+        // The driver's futures send when they are first polled, and `join` polls them in order without yielding.
         let (begun, result, committed) =
             join3(self.client.batch_execute(&opening), statement, self.client.batch_execute("COMMIT")).await;
         begun?;
@@ -351,7 +351,7 @@ impl Transaction<'_> {
     /// Runs a statement and returns its rows: one round trip.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
     /// The transaction is rolled back when it is dropped.
@@ -362,7 +362,7 @@ impl Transaction<'_> {
     /// Runs SQL text without parameters: one round trip.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
     /// The transaction is rolled back when it is dropped.
@@ -373,7 +373,7 @@ impl Transaction<'_> {
     /// Commits.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
     /// The transaction is committed or rolled back.
