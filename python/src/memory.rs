@@ -8,12 +8,12 @@ use pyo3::prelude::*;
 use crate::saver::{Backend, NativeSaver};
 use crate::tuple::{Channels, Layout};
 
-/// A saver whose checkpoints end with it.
+/// Creates a saver whose checkpoints are dropped with it.
 #[pyfunction]
 fn memory_saver(py: Python<'_>) -> NativeSaver {
     let layout = Layout::Channels(Channels {
         inline: Arc::new(|_| true),
-        // Nothing is written in another form, so that objects keep their class.
+        // Nothing is converted to scalars, so that objects keep their class.
         subclasses: false,
     });
     let saver = InMemorySaver::new().with_opaque_values(true);

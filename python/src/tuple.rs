@@ -1,4 +1,4 @@
-//! Checkpoints and pending writes, from Python and to it. Values pass as the bytes that LangGraph's serializer makes.
+//! Converts checkpoints and pending writes from and to Python. Values are passed as the bytes of LangGraph's serializer.
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ use crate::convert::{
 };
 use crate::error::OrRaise;
 
-/// The channel of the sends that an old checkpoint left on its parent.
+/// The channel of sends that old checkpoints stored on their parent.
 const TASKS: &str = "__pregel_tasks";
 
-/// No shorter run of digits is beyond 64 bits.
+/// Integers with fewer digits fit 64 bits.
 const LONG: usize = 19;
 
 static CHECKPOINT_TUPLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static DELTA_SNAPSHOT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// How a backend wants its checkpoints.
+/// The form of a backend's checkpoints.
 #[derive(Clone)]
 pub(crate) enum Layout {
     /// As one value, as LangGraph's saver for the same database stores it.
@@ -35,12 +35,12 @@ pub(crate) enum Layout {
     Channels(Channels),
 }
 
-/// Which channels a backend wants as what.
+/// How a backend stores the values of channels.
 #[derive(Clone)]
 pub(crate) struct Channels {
-    /// Which scalars it keeps as such. Values that it does not are the serializer's.
+    /// Which values it stores as scalars. The serializer encodes the others.
     pub(crate) inline: Arc<dyn Fn(&ChannelValue) -> bool + Send + Sync>,
-    /// An object of a subclass (an enum that is a text) is a scalar too and comes back as the plain one, as in
+    /// Whether objects of subclasses (such as str enums) are scalars too, which are read back as the plain type, as in
     /// LangGraph's saver for the same database.
     pub(crate) subclasses: bool,
 }
@@ -73,18 +73,18 @@ impl Serde {
         loaded.map_err(|error| if typed.is_sealed() { without_key(py, &typed.tag, error) } else { error })
     }
 
-    /// Takes a checkpoint apart that is one value.
+    /// Decodes a checkpoint that is stored as one value.
     pub(crate) fn read_whole<'py>(&self, py: Python<'py>, typed: &TypedBytes) -> PyResult<Bound<'py, PyAny>> {
         self.loads(py, typed)
     }
 
-    /// A value as the serializer's bytes, whatever it is.
+    /// Encodes any value with the serializer.
     pub(crate) fn blob(&self, value: &Bound<'_, PyAny>) -> PyResult<ChannelValue> {
         self.dumps(value).map(ChannelValue::Blob)
     }
 }
 
-/// A serializer that does not know of encryption says that it does not know the type.
+/// The exception for an encrypted value: a serializer without encryption only reports an unknown type.
 fn without_key(py: Python<'_>, tag: &str, error: PyErr) -> PyErr {
     if !error.is_instance_of::<PyNotImplementedError>(py) {
         return error;
@@ -110,14 +110,14 @@ pub(crate) fn is_delta_snapshot(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     value.is_instance(class)
 }
 
-/// The scalar that a value is, if it is one.
+/// The value as a scalar, if it is one.
 fn scalar(value: &Bound<'_, PyAny>, subclasses: bool) -> PyResult<Option<ChannelValue>> {
     if value.is_none() {
         return Ok(Some(ChannelValue::Null));
     }
     if let Ok(text) = value.cast::<PyString>() {
         let plain = subclasses || text.is_exact_instance_of::<PyString>();
-        // A text with a lone surrogate is left to the serializer, which knows what to make of it.
+        // A text with a lone surrogate is left to the serializer, which handles it.
         return Ok(if plain {
             text.to_cow().ok().map(|text| ChannelValue::Str(Str::from(&*text)))
         } else {
@@ -134,7 +134,7 @@ fn scalar(value: &Bound<'_, PyAny>, subclasses: bool) -> PyResult<Option<Channel
         if let Ok(number) = number.extract() {
             return Ok(Some(ChannelValue::Int(number)));
         }
-        // The serializer has no integers beyond 64 bits.
+        // The serializer does not support integers beyond 64 bits.
         let digits =
             value.py().get_type::<PyInt>().call_method1(intern!(value.py(), "__repr__"), (number,))?;
         let digits = digits.cast::<PyString>()?.to_cow()?.into_owned();
@@ -148,21 +148,21 @@ fn scalar(value: &Bound<'_, PyAny>, subclasses: bool) -> PyResult<Option<Channel
 }
 
 impl Channels {
-    /// What a backend is given for a channel; nothing where the parent is to have it.
+    /// The value of a channel for the backend; `None` if the parent must have it.
     fn value(&self, serde: &Serde, value: &Bound<'_, PyAny>, given: bool) -> PyResult<Option<ChannelValue>> {
         if let Some(scalar) = scalar(value, self.subclasses)? {
             if scalar.as_blob().is_some() || (self.inline)(&scalar) {
                 return Ok(Some(scalar));
             }
         } else if is_delta_snapshot(value)? {
-            // Given also where it is stored already: the checkpoint itself says that it has one.
+            // Passed even if it is stored already, because the checkpoint records that it has one.
             return serde.dumps(value).map(ChannelValue::DeltaSnapshot).map(Some);
         }
         if given { serde.blob(value).map(Some) } else { Ok(None) }
     }
 }
 
-/// Reads a checkpoint: all of it, or what changed since its parent.
+/// Converts a checkpoint: complete, or only what changed since its parent.
 pub(crate) fn to_checkpoint(
     layout: &Layout,
     serde: &Serde,
@@ -214,7 +214,7 @@ pub(crate) fn to_checkpoint(
     Ok(out)
 }
 
-/// Reads the writes of a task: pairs of a channel and a value.
+/// Converts the writes of a task: pairs of a channel and a value.
 pub(crate) fn to_writes(serde: &Serde, writes: &Bound<'_, PyAny>) -> PyResult<Vec<(Str, ChannelValue)>> {
     let write = |write: PyResult<Bound<'_, PyAny>>| {
         let write = write?;
@@ -229,7 +229,7 @@ pub(crate) fn to_writes(serde: &Serde, writes: &Bound<'_, PyAny>) -> PyResult<Ve
     writes.try_iter()?.map(write).collect()
 }
 
-/// Makes the object of a value.
+/// Converts a value to a Python object.
 pub(crate) fn from_channel_value<'py>(
     py: Python<'py>,
     serde: &Serde,
@@ -262,7 +262,7 @@ pub(crate) fn from_write<'py>(
     (&*write.task_id, &*write.channel, value).into_pyobject(py)
 }
 
-/// Makes LangGraph's `CheckpointTuple`.
+/// Creates LangGraph's `CheckpointTuple`.
 pub(crate) fn from_tuple(
     py: Python<'_>,
     layout: &Layout,
