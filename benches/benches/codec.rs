@@ -1,5 +1,4 @@
-//! How fast a conversation of 1,000 messages of about 500 bytes is encoded and decoded. Throughput counts encoded
-//! bytes.
+//! Encoding and decoding of a conversation of 1,000 messages of about 500 bytes. Throughput is in encoded bytes.
 
 #![expect(clippy::expect_used, reason = "a benchmark without its data cannot run")]
 
@@ -22,7 +21,7 @@ enum Tagged {
     Tool { content: String, id: String, tool_call_id: String, status: String },
 }
 
-/// A message as applications without tagged enums write it.
+/// A message of an application without tagged enums.
 #[derive(Debug, Serialize, Deserialize)]
 struct Plain {
     role: String,

@@ -1,6 +1,5 @@
-//! A saver moves bytes: reading a checkpoint of 10 MB decodes nothing. One piece of bytes is the floor, which is SQLite's
-//! reading and one copy; a list of 23,000 messages takes the walk to its end on top, and decoding the list into structs
-//! is what a caller pays who wants that.
+//! A saver does not decode values: reads of a 10 MB checkpoint. A single value of bytes is the baseline: SQLite's read and
+//! one copy. A list of 23,000 messages also needs the scan to its end, and decoding it into structs is the caller's cost.
 
 #![expect(clippy::expect_used, reason = "a benchmark without its data cannot run")]
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Message, Settings, TOOLS};
 
-/// How many messages a windowed thread holds at every step.
+/// The number of messages of a windowed thread at every step.
 pub const WINDOW: usize = 20;
 
 /// The channels that change at every step.
@@ -21,7 +21,7 @@ const CHANGING: [&str; 2] = ["messages", "counter"];
 /// The channels that only step 0 writes.
 const UNCHANGING: [&str; 5] = ["user_id", "locale", "temperature", "settings", "tools"];
 
-/// All channels of a chat, as an application sees them.
+/// All channels of a chat, as application types.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// The conversation so far, or its window.
@@ -59,7 +59,7 @@ impl State {
 }
 
 fn channel<T: serde::de::DeserializeOwned>(values: &ChannelValues, name: &str) -> Result<T> {
-    // No bytes at all are no MessagePack: a channel that is missing is an error of the decoder.
+    // Empty bytes are invalid MessagePack, so a missing channel is a decoder error.
     values.get(name).map_or_else(|| from_msgpack(&[]), ChannelValue::decode)
 }
 
@@ -97,7 +97,7 @@ impl ChatThread {
         }
     }
 
-    /// Holds [`WINDOW`] messages at every step instead, so that every step costs the same.
+    /// Keeps only [`WINDOW`] messages at every step, so that every step costs the same.
     #[must_use]
     pub fn windowed(mut self) -> Self {
         self.window = Some(WINDOW);
@@ -109,22 +109,22 @@ impl ChatThread {
         &self.thread_id
     }
 
-    /// Names the newest checkpoint.
+    /// The config of the newest checkpoint.
     pub fn latest(&self) -> CheckpointConfig {
         CheckpointConfig::new(self.thread_id.clone())
     }
 
-    /// Names the checkpoint of a step, or the newest where there is no such step.
+    /// The config of the checkpoint of a step, or of the newest if there is no such step.
     pub fn at(&self, step: usize) -> CheckpointConfig {
         self.ids.get(step).map_or_else(|| self.latest(), |id| self.latest().with_checkpoint_id(id.clone()))
     }
 
-    /// Names the checkpoint of the last step by its id.
+    /// The config of the last step's checkpoint, with its id.
     pub fn last(&self) -> CheckpointConfig {
         self.at(self.ids.len().wrapping_sub(1))
     }
 
-    /// Prepares the next step: all that its two calls need but the encoded values.
+    /// Prepares the arguments of the next step's two calls, except for the encoded values.
     pub fn next_step(&mut self) -> Step {
         let index = self.ids.len();
         let counter = i64::try_from(index).unwrap_or(i64::MAX);
@@ -186,19 +186,19 @@ impl ChatThread {
         ])
     }
 
-    /// Runs step 0, the input, which is one `put`.
+    /// Runs step 0, the input: one `put`.
     ///
     /// # Errors
-    /// As the saver's `put`.
+    /// Those of the saver's `put`.
     pub async fn start(&mut self) -> Result<()> {
         let step = self.next_step();
         self.put(&step).await
     }
 
-    /// Runs the next step, which is one `put_writes` and one `put`.
+    /// Runs the next step: one `put_writes` and one `put`.
     ///
     /// # Errors
-    /// As these.
+    /// Those of these calls.
     pub async fn step(&mut self) -> Result<()> {
         let step = self.next_step();
         self.put_writes(&step).await?;
@@ -208,15 +208,15 @@ impl ChatThread {
     /// Encodes and stores the writes of a step.
     ///
     /// # Errors
-    /// As the saver's `put_writes`.
+    /// Those of the saver's `put_writes`.
     pub async fn put_writes(&self, step: &Step) -> Result<()> {
         self.put_encoded_writes(step, &step.writes()?).await
     }
 
-    /// Stores the writes of a step, which are encoded already.
+    /// Stores the encoded writes of a step.
     ///
     /// # Errors
-    /// As the saver's `put_writes`.
+    /// Those of the saver's `put_writes`.
     pub async fn put_encoded_writes(&self, step: &Step, writes: &[(Str, ChannelValue)]) -> Result<()> {
         self.saver.put_writes(&step.parent, writes, &step.task_id, TASK_PATH).await
     }
@@ -224,24 +224,24 @@ impl ChatThread {
     /// Encodes and stores the checkpoint of a step.
     ///
     /// # Errors
-    /// As the saver's `put`.
+    /// Those of the saver's `put`.
     pub async fn put(&self, step: &Step) -> Result<()> {
         self.put_encoded(step, &step.checkpoint()?).await
     }
 
-    /// Stores the checkpoint of a step, whose values are encoded already.
+    /// Stores the checkpoint of a step, with encoded values.
     ///
     /// # Errors
-    /// As the saver's `put`.
+    /// Those of the saver's `put`.
     pub async fn put_encoded(&self, step: &Step, checkpoint: &Checkpoint) -> Result<()> {
         self.saver.put(&step.parent, checkpoint, &step.metadata, &step.new_versions).await.map(|_| ())
     }
 }
 
-/// Where the task stands in the graph.
+/// The path of the task in the graph.
 pub const TASK_PATH: &str = "~__pregel_pull, agent";
 
-/// One step of a thread, with its values as an application has them: structs, not yet encoded.
+/// One step of a thread, with its values as application types, not yet encoded.
 #[derive(Debug)]
 pub struct Step {
     parent: CheckpointConfig,
@@ -254,10 +254,10 @@ pub struct Step {
 }
 
 impl Step {
-    /// Encodes what the step's task writes: the newest message and the counter.
+    /// Encodes the writes of the step's task: the newest message and the counter.
     ///
     /// # Errors
-    /// As [`ChannelValue::encode`].
+    /// Those of [`ChannelValue::encode`].
     pub fn writes(&self) -> Result<Vec<(Str, ChannelValue)>> {
         let message = ChannelValue::encode(&self.messages.last())?;
         Ok(vec![("messages".into(), message), ("counter".into(), self.counter.into())])
@@ -266,7 +266,7 @@ impl Step {
     /// Encodes the step's checkpoint: all seven channels, as Python does.
     ///
     /// # Errors
-    /// As [`ChannelValue::encode`].
+    /// Those of [`ChannelValue::encode`].
     pub fn checkpoint(&self) -> Result<Checkpoint> {
         let mut checkpoint = self.checkpoint.clone();
         checkpoint.channel_values = ChannelValues::from([
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_windowed_thread_holds_20_messages_at_every_step() {
+    async fn a_windowed_thread_keeps_20_messages_at_every_step() {
         let mut thread = thread().windowed();
         thread.start().await.unwrap();
         for _ in 0..90 {

@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 use checkpoint_core::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// How long the compact JSON of a message is.
+/// The length of a message's compact JSON.
 pub const MESSAGE_BYTES: usize = 500;
 
-/// How large a big blob is.
+/// The size of a big blob.
 pub const BIG_BYTES: usize = 1 << 20;
 
 const CONSONANTS: &[u8; 17] = b"bcdfghjklmnprstvw";
@@ -25,7 +25,7 @@ impl SplitMix64 {
         Self(seed)
     }
 
-    /// Makes the next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = self.0;
@@ -38,14 +38,14 @@ impl SplitMix64 {
         from[self.below(N)]
     }
 
-    /// Makes a number below a bound, which is not 0.
+    /// Returns a number below a bound, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         // The remainder is below a `usize`, so nothing is lost.
         usize::try_from(self.next_u64() % bound as u64).unwrap_or_default()
     }
 }
 
-/// The 1,024 words that texts are made of.
+/// The 1,024 words of texts.
 pub static VOCABULARY: LazyLock<Vec<String>> = LazyLock::new(|| {
     let mut random = SplitMix64::new(0x5EED);
     let mut word = || {
@@ -62,7 +62,7 @@ pub static VOCABULARY: LazyLock<Vec<String>> = LazyLock::new(|| {
     (0..1024).map(|_| word()).collect()
 });
 
-/// Makes `bytes` bytes of words, of which the first of the vocabulary are the most frequent.
+/// Returns `bytes` bytes of words; the first words of the vocabulary are the most frequent.
 pub fn text(random: &mut SplitMix64, bytes: usize) -> String {
     let mut text = String::with_capacity(bytes + 16);
     while text.len() < bytes {
@@ -81,43 +81,43 @@ pub fn text(random: &mut SplitMix64, bytes: usize) -> String {
 pub struct Message {
     /// `human` or `ai`.
     pub r#type: String,
-    /// Tells thread and number.
+    /// Contains thread and number.
     pub id: String,
-    /// Always absent, and written.
+    /// Always null, and encoded.
     pub name: Option<String>,
     /// The text.
     pub content: String,
     /// Always empty.
     pub additional_kwargs: BTreeMap<String, String>,
-    /// What the model said about its answer.
+    /// Metadata of the response.
     pub response_metadata: ResponseMetadata,
     /// Always empty.
     pub tool_calls: Vec<String>,
-    /// What the answer cost.
+    /// The token usage.
     pub usage_metadata: UsageMetadata,
 }
 
-/// What a model says about its answer.
+/// Metadata of a model's response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResponseMetadata {
     /// The model.
     pub model: String,
-    /// Why it ended.
+    /// The finish reason.
     pub finish_reason: String,
 }
 
-/// Counts of tokens.
+/// The token usage of a response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UsageMetadata {
-    /// Read.
+    /// Tokens of the input.
     pub input_tokens: u64,
-    /// Written.
+    /// Tokens of the output.
     pub output_tokens: u64,
-    /// Both.
+    /// The sum of both.
     pub total_tokens: u64,
 }
 
-/// Makes message `k` of a thread: 500 bytes of compact JSON.
+/// Returns message `k` of a thread: 500 bytes of compact JSON.
 pub fn message(thread: u64, k: u64) -> Message {
     let mut random = SplitMix64::new(thread.wrapping_mul(1_000_003).wrapping_add(k));
     let input_tokens = random.next_u64() % 900 + 100;
@@ -136,13 +136,13 @@ pub fn message(thread: u64, k: u64) -> Message {
             total_tokens: input_tokens + output_tokens,
         },
     };
-    // A message is JSON whatever is in it, so the length is always known.
+    // Serialization of a message cannot fail.
     let frame = serde_json::to_string(&message).map_or(0, |json| json.len());
     message.content = text(&mut random, MESSAGE_BYTES.saturating_sub(frame));
     message
 }
 
-/// Makes the first messages of a thread.
+/// Returns the first messages of a thread.
 pub fn messages(thread: u64, count: u64) -> Vec<Message> {
     (0..count).map(|k| message(thread, k)).collect()
 }
@@ -165,7 +165,7 @@ struct Safety {
 }
 
 impl Settings {
-    /// The settings that every thread has.
+    /// The settings of every thread.
     pub fn of_every_thread() -> Self {
         Self {
             theme: "dark".to_owned(),
@@ -181,7 +181,7 @@ impl Settings {
 /// The value of the channel `tools`.
 pub const TOOLS: [&str; 3] = ["search", "calculator", "calendar"];
 
-/// Makes 1 MiB that does not compress.
+/// Returns 1 MiB of incompressible bytes.
 pub fn big_blob(i: u64) -> Bytes {
     let mut random = SplitMix64::new(0xB10B + i);
     (0..BIG_BYTES / 8).flat_map(|_| random.next_u64().to_le_bytes()).collect()
@@ -200,7 +200,7 @@ pub struct ItemValue {
     pub text: String,
 }
 
-/// Makes the value of item `i` of a store.
+/// Returns the value of item `i` of a store.
 pub fn item_value(i: u64) -> ItemValue {
     let mut random = SplitMix64::new(0x570E + i);
     ItemValue {

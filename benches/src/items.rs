@@ -1,4 +1,4 @@
-//! The items of group store, and what is read of them.
+//! The items of group store, and the reads of them.
 
 use checkpoint_core::Str;
 use checkpoint_core::store::Namespace;
@@ -7,27 +7,27 @@ use serde::{Serialize, Serializer};
 
 use crate::{ItemValue, SplitMix64, item_value};
 
-/// How many items are put one by one.
+/// The number of items that are put one by one.
 const PUTS: u64 = 10_000;
-/// How many users have them, each a namespace.
+/// The number of users, each with a namespace.
 const USERS: u64 = 100;
-/// How many items a batch has.
+/// The number of items in a batch.
 const BATCH: u64 = 100;
-/// How many batches there are.
+/// The number of batches.
 const BATCHES: u64 = 50;
-/// How many items are read.
+/// The number of reads.
 const GETS: usize = 1000;
-/// How many searches of a kind there are.
+/// The number of searches of each scope.
 const SEARCHES: usize = 100;
-/// How many kinds of items there are.
+/// The number of kinds of items.
 const KINDS: usize = 10;
-/// How many items a search finds at most.
-const FOUND: usize = 10;
+/// The limit of a search.
+const SEARCH_LIMIT: usize = 10;
 
-/// An item to be stored.
+/// An item to store.
 #[derive(Debug, Clone)]
 pub struct StoreItem {
-    /// Where it is.
+    /// Its namespace.
     pub namespace: Namespace,
     /// Its key.
     pub key: Str,
@@ -41,7 +41,7 @@ impl StoreItem {
     }
 }
 
-/// With the namespace as text.
+/// Serializes the namespace as text.
 impl Serialize for StoreItem {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut item = serializer.serialize_struct("StoreItem", 3)?;
@@ -55,27 +55,27 @@ impl Serialize for StoreItem {
 /// A search by namespace and kind.
 #[derive(Debug, Clone)]
 pub struct StoreSearch {
-    /// Where to look.
+    /// The namespace to search.
     pub prefix: Namespace,
-    /// What `kind` has to be.
+    /// The required `kind`.
     pub kind: String,
-    /// The keys of what there is to be found, the last put first.
+    /// The keys of the expected items, most recently put first.
     pub keys: Vec<Str>,
 }
 
 /// The items of group store.
 #[derive(Debug, Clone, Serialize)]
 pub struct Items {
-    /// Those that are put one by one.
+    /// The items that are put one by one.
     pub puts: Vec<StoreItem>,
-    /// Which of these are read.
+    /// The indexes of those that are read.
     pub gets: Vec<usize>,
-    /// Those that are put in batches.
+    /// The items that are put in batches.
     pub batches: Vec<Vec<StoreItem>>,
 }
 
 impl Items {
-    /// Makes them all.
+    /// Generates all items.
     pub fn new() -> Self {
         let namespace = |number: u64| Namespace::from(["bench", "users", &format!("u{:03}", number % USERS)]);
         let puts: Vec<_> = (0..PUTS).map(|number| StoreItem::new(number, namespace(number))).collect();
@@ -92,7 +92,7 @@ impl Items {
         }
     }
 
-    /// What is above all items that are put one by one.
+    /// The common namespace of all items that are put one by one.
     pub fn prefix() -> Namespace {
         Namespace::from(["bench"])
     }
@@ -102,14 +102,20 @@ impl Items {
         self.gets.iter().filter_map(|number| self.puts.get(*number))
     }
 
-    /// Searches of everything, or each of what one user has.
+    /// Searches of everything, or each of one user's items.
     pub fn searches(&self, of_user: bool) -> Vec<StoreSearch> {
         let search = |(turn, item): (usize, &StoreItem)| {
             let prefix = if of_user { item.namespace.clone() } else { Self::prefix() };
             let kind = format!("k{}", turn % KINDS);
             let found = |item: &&StoreItem| item.namespace.is_within(&prefix) && item.value.kind == kind;
-            let keys =
-                self.puts.iter().rev().filter(found).take(FOUND).map(|item| item.key.clone()).collect();
+            let keys = self
+                .puts
+                .iter()
+                .rev()
+                .filter(found)
+                .take(SEARCH_LIMIT)
+                .map(|item| item.key.clone())
+                .collect();
             StoreSearch { prefix, kind, keys }
         };
         self.puts.iter().enumerate().take(SEARCHES).map(search).collect()

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// Records how long each operation took, in the order in which operations first came.
+/// Records the duration of each operation, in the order of their first occurrence.
 #[derive(Debug, Clone, Default)]
 pub struct Recorder(IndexMap<&'static str, Record>);
 
@@ -17,7 +17,7 @@ struct Record {
     server: Option<Duration>,
 }
 
-/// The moment at which an operation began.
+/// The start of an operation.
 #[derive(Debug, Clone, Copy)]
 pub struct Mark {
     processor: Duration,
@@ -25,25 +25,24 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Begins an operation now.
+    /// Starts an operation now.
     pub fn now() -> Self {
         Self { processor: processor_time(), wall: Instant::now() }
     }
 }
 
-/// The beginning of a part of a run, for the processor time of a database server.
+/// The start of a phase of a run, for the CPU time of a database server.
 #[derive(Debug, Clone, Copy)]
 pub struct Phase(Option<Duration>);
 
 impl Phase {
-    /// Begins now.
+    /// Starts now.
     pub fn begin() -> Self {
         Self(server_time())
     }
 }
 
-/// What the server has used so far: `BENCH_PG_CGROUP` names the file that counts it, `cpuacct.usage` of the first
-/// version of control groups or `cpu.stat` of the second.
+/// The server's CPU time so far, from the file in `BENCH_PG_CGROUP`: `cpuacct.usage` of cgroups v1 or `cpu.stat` of v2.
 fn server_time() -> Option<Duration> {
     let counted = std::fs::read_to_string(std::env::var_os("BENCH_PG_CGROUP")?).ok()?;
     let mut words = counted.split_ascii_whitespace();
@@ -61,7 +60,7 @@ fn processor_time() -> Duration {
 }
 
 impl Recorder {
-    /// Ends an operation that began at a mark.
+    /// Records an operation that started at a mark.
     pub fn record(&mut self, operation: &'static str, since: Mark) {
         let wall = since.wall.elapsed();
         let processor = processor_time().saturating_sub(since.processor);
@@ -70,20 +69,20 @@ impl Recorder {
         record.processor += processor;
     }
 
-    /// Takes the latencies of an operation that several tasks ran at the same time, and the processor time of them all.
+    /// Records the latencies of an operation that several tasks ran concurrently, and their total CPU time.
     pub fn record_many(&mut self, operation: &'static str, walls: Vec<Duration>, since: Mark) {
         let processor = processor_time().saturating_sub(since.processor);
         self.0.insert(operation, Record { walls, processor, server: None });
     }
 
-    /// Ends a part of a run: what the server used in it, it used for this operation.
+    /// Ends a phase, and attributes the server's CPU time to this operation.
     pub fn end(&mut self, operation: &'static str, since: Phase) {
         if let (Some(record), Some(before), Some(now)) = (self.0.get_mut(operation), since.0, server_time()) {
             record.server = Some(now.saturating_sub(before));
         }
     }
 
-    /// Sums up each operation.
+    /// Summarizes each operation.
     pub fn finish(self) -> IndexMap<&'static str, Latencies> {
         let sum = |(operation, record): (_, Record)| Some((operation, Latencies::of(record)?));
         self.0.into_iter().filter_map(sum).collect()
@@ -93,35 +92,35 @@ impl Recorder {
 /// The latencies of one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Latencies {
-    /// How often it ran.
+    /// The number of runs.
     pub n: usize,
     /// The mean.
     pub mean_ms: f64,
-    /// The median, by nearest rank as all percentiles.
+    /// The median (percentiles are by nearest rank).
     pub p50_ms: f64,
-    /// What 95 % stay below.
+    /// The 95th percentile.
     pub p95_ms: f64,
-    /// What 99 % stay below.
+    /// The 99th percentile.
     pub p99_ms: f64,
-    /// The slowest.
+    /// The maximum.
     pub max_ms: f64,
-    /// How often a second it runs one after the other.
+    /// Sequential operations per second.
     pub ops_s: f64,
-    /// The processor time per operation, all threads.
+    /// The CPU time per operation, of all threads.
     pub client_cpu_ms: f64,
-    /// The processor time of the server per operation, of everything that it did meanwhile.
+    /// The server's CPU time per operation, including background work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_ms: Option<f64>,
-    /// How many steps a second all tasks made together.
+    /// Steps per second of all tasks together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps_s: Option<f64>,
 }
 
 impl Latencies {
-    /// Sums up, or nothing where the operation never ran.
+    /// Summarizes an operation; `None` if it never ran.
     fn of(Record { mut walls, processor, server }: Record) -> Option<Self> {
         walls.sort_unstable();
-        // Nanoseconds are more than clocks tell.
+        // Rounded to a tenth of a microsecond, the precision of clocks.
         let rounded = |value: f64| (value * 10_000.0).round() / 10_000.0;
         let milliseconds = |wall: &Duration| wall.as_secs_f64() * 1000.0;
         let percentile =
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ran_is_left_out() {
+    fn operations_that_never_ran_are_omitted() {
         let mut recorder = Recorder::default();
         recorder.record_many("put", Vec::new(), Mark::now());
         recorder.record("get", Mark::now());

@@ -1,4 +1,4 @@
-//! Vectors in clusters, as embeddings of texts are.
+//! Clustered vectors, like embeddings of texts.
 
 use std::f64::consts::TAU;
 
@@ -6,9 +6,9 @@ use crate::SplitMix64;
 
 /// Vectors around the centres of clusters.
 ///
-/// A centre is a direction that is drawn evenly. A vector is a centre plus noise that is normally distributed, with as
-/// much in every direction, then brought to length 1. `noise` is the length of the noise where the centre's is 1: with
-/// 0.5 two vectors of one cluster have a cosine of about 0.8, with 1 of about 0.5; centres have one of about 0.
+/// A centre is a uniformly distributed direction. A vector is a centre plus isotropic normal noise, normalized to a
+/// length of one. `noise` is the length of the noise relative to the centre's: with 0.5 two vectors of one cluster have
+/// a cosine of about 0.8, with 1 of about 0.5. Two centres have a cosine of about 0.
 #[derive(Debug, Clone)]
 pub struct Clusters {
     seed: u64,
@@ -28,9 +28,9 @@ impl Clusters {
         Self { seed, noise, centres: (0..clusters.max(1)).map(centre).collect() }
     }
 
-    /// Draws a vector; the same one for the same number. It comes with the number of its cluster.
+    /// Draws the vector of a number, deterministically, and returns it with the number of its cluster.
     pub fn vector(&self, number: u64) -> (usize, Vec<f32>) {
-        // Far from the seed of the centres.
+        // Independent of the seed of the centres.
         let mut random = SplitMix64::new(self.seed ^ (1 << 63) ^ number);
         let cluster = random.below(self.centres.len());
         let centre = &self.centres[cluster];
@@ -46,7 +46,7 @@ impl Clusters {
     }
 }
 
-/// Draws from the normal distribution, two numbers at a time (Box and Muller).
+/// Draws from the normal distribution, two numbers at a time (Box-Muller).
 fn normal(random: &mut SplitMix64, count: usize) -> Vec<f64> {
     #[expect(clippy::cast_precision_loss, reason = "53 bits are a double's")]
     let mut uniform = || ((random.next_u64() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clusters_are_as_wide_as_they_are_told() {
+    fn clusters_have_the_configured_width() {
         let clusters = Clusters::new(7, 20, 384, 0.5);
         let drawn: Vec<_> = (0..400).map(|number| clusters.vector(number)).collect();
         assert_eq!(drawn[3], clusters.vector(3), "the same number is the same vector");

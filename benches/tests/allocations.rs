@@ -1,4 +1,4 @@
-//! A saver moves bytes: a read allocates for a value once, whatever is in it.
+//! A saver does not decode values: a read allocates the bytes of a value once.
 
 use checkpoint_benches::messages;
 use checkpoint_core::serde::to_msgpack;
@@ -10,7 +10,7 @@ use checkpoint_sqlite::SqliteSaver;
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// One test only: the counts are those of the whole process. SQLite's own memory is not among them.
+/// The only test of this binary, because the counts are those of the whole process. They exclude SQLite's memory.
 #[tokio::test]
 async fn a_read_of_10_mb_allocates_them_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -28,7 +28,7 @@ async fn a_read_of_10_mb_allocates_them_once() {
     put("list", TypedBytes::msgpack(list).into()).await;
     put("bytes", TypedBytes::new("bytes", vec![7; size]).into()).await;
     put("small", 1_i64.into()).await;
-    // The thread that reads is started, and its statements are prepared.
+    // Starts the reader thread and prepares its statements.
     saver.get_tuple(&CheckpointConfig::new("small")).await.unwrap().unwrap();
 
     let profiler = dhat::Profiler::builder().testing().build();

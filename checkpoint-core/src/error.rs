@@ -8,34 +8,34 @@ use std::sync::Arc;
 /// The result of every fallible call in this workspace.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, in the terms a caller can act on.
+/// The kind of an error, by which a caller can decide what to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The caller passed something that cannot be stored or looked up. Nothing was sent.
+    /// An argument is invalid or cannot be stored. Nothing was sent.
     InvalidArgument,
-    /// The configuration of a saver, store or cipher is wrong. Nothing was opened.
+    /// The configuration of a saver, store or cipher is invalid. Nothing was opened.
     InvalidConfig,
-    /// The tables are missing, too old or newer than this program knows.
+    /// The tables are missing, too old or newer than this program.
     Schema,
-    /// The backend does not offer this operation; see its capabilities.
+    /// The backend does not support this operation; see its capabilities.
     Unsupported,
     /// Bytes could not be encoded or decoded.
     Codec,
-    /// A value could not be sealed or opened: no key, wrong key, or altered bytes.
+    /// A value could not be encrypted or decrypted: no key, wrong key, or altered bytes.
     Crypto,
     /// The database cannot be reached.
     Unavailable,
     /// The database did not answer, or did not grant a lock, in time.
     Timeout,
-    /// Another writer was faster; the call changed nothing and may be repeated.
+    /// The call conflicted with another writer; it changed nothing and may be retried.
     Conflict,
-    /// The database refused the call for another reason.
+    /// The database rejected the call for another reason.
     Backend,
 }
 
 impl ErrorKind {
-    /// Names the kind in lower case, as in `invalid argument`.
+    /// The kind's name in lower case, such as `invalid argument`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::InvalidArgument => "invalid argument",
@@ -58,10 +58,10 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// The error of every call in this workspace: a kind to branch on, words to read, a source to walk.
+/// The error of every call in this workspace, with a kind, a message and an optional source.
 ///
-/// `Display` is one line that says what to do. It does not repeat the source and never shows stored values or
-/// secrets. The type is one pointer wide.
+/// `Display` is one line that says what to do. It does not repeat the source and never contains stored values or
+/// secrets. The type has the size of a pointer.
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -75,7 +75,7 @@ struct Inner {
 }
 
 impl Error {
-    /// Makes an error of a kind with a message that says what is wrong and what to do.
+    /// Creates an error with a message that says what is wrong and what to do.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Inner {
             kind,
@@ -108,13 +108,16 @@ impl Error {
         Self::new(ErrorKind::Crypto, message)
     }
 
-    /// Shorthand for [`ErrorKind::Unsupported`] naming the operation that a backend lacks.
+    /// Shorthand for [`ErrorKind::Unsupported`] with the operation that a backend lacks.
     pub fn unsupported(backend: &'static str, operation: &'static str) -> Self {
-        Self::new(ErrorKind::Unsupported, "this backend does not offer the operation; see its capabilities()")
-            .at(backend, operation)
+        Self::new(
+            ErrorKind::Unsupported,
+            "this backend does not support the operation; see its capabilities()",
+        )
+        .at(backend, operation)
     }
 
-    /// Names the backend and the operation, unless a deeper layer has named them already.
+    /// Sets the backend and the operation, unless a deeper layer has set them already.
     #[must_use]
     pub fn at(mut self, backend: &'static str, operation: &'static str) -> Self {
         self.0.backend.get_or_insert(backend);
@@ -122,14 +125,14 @@ impl Error {
         self
     }
 
-    /// Adds one fact that helps to find the row: an id or a count, never a stored value or a secret.
+    /// Adds context that helps to find the row: an id or a count, never a stored value or a secret.
     #[must_use]
     pub fn with(mut self, key: &'static str, value: impl fmt::Display) -> Self {
         self.0.context.push((key, shorten(value.to_string())));
         self
     }
 
-    /// Keeps the error that caused this one.
+    /// Sets the error that caused this one.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
@@ -149,7 +152,7 @@ impl Error {
         }))
     }
 
-    /// Says whether the same call may succeed when it is repeated.
+    /// Sets whether a retry of the same call may succeed.
     #[must_use]
     pub fn retryable(mut self, retryable: bool) -> Self {
         self.0.retryable = retryable;
@@ -161,7 +164,7 @@ impl Error {
         self.0.kind
     }
 
-    /// Whether the same call may succeed when it is repeated unchanged.
+    /// Whether a retry of the same call may succeed.
     pub fn is_retryable(&self) -> bool {
         self.0.retryable
     }
@@ -171,7 +174,7 @@ impl Error {
         &self.0.message
     }
 
-    /// The backend that answered, such as `sqlite`.
+    /// The backend that failed, such as `sqlite`.
     pub fn backend(&self) -> Option<&'static str> {
         self.0.backend
     }
@@ -182,7 +185,7 @@ impl Error {
     }
 }
 
-/// The source of an error that several callers have.
+/// The source of an error that several callers share.
 struct SharedSource(Arc<Error>);
 
 impl fmt::Display for SharedSource {
@@ -203,10 +206,10 @@ impl StdError for SharedSource {
     }
 }
 
-/// Ids may be thousands of characters long; an error line may not.
+/// Truncates long values: ids may have thousands of characters.
 fn shorten(value: String) -> String {
-    const MOST: usize = 120;
-    match value.char_indices().nth(MOST) {
+    const MAX_CHARS: usize = 120;
+    match value.char_indices().nth(MAX_CHARS) {
         None => value,
         Some((end, _)) => format!("{}… ({} bytes)", value.get(..end).unwrap_or_default(), value.len()),
     }
@@ -248,9 +251,9 @@ impl StdError for Error {
     }
 }
 
-/// Names backend and operation on a result's error, as [`Error::at`] does.
+/// Sets backend and operation on a result's error, as [`Error::at`] does.
 pub trait ResultExt<T> {
-    /// Names the backend and the operation, unless a deeper layer has named them already.
+    /// Sets the backend and the operation, unless a deeper layer has set them already.
     ///
     /// # Errors
     /// The error it was called on.

@@ -18,10 +18,10 @@ pub struct Filter(Vec<(Str, Value)>);
 #[non_exhaustive]
 pub enum FilterSemantics {
     /// In memory and SQLite: the stored value equals the wanted one; `null` also matches a missing key; `true`
-    /// equals `1`; a key with dots that is not there itself is a path into nested maps.
+    /// equals `1`; a missing key with dots is a path into nested maps.
     Equality,
-    /// Postgres (`jsonb @>`): a stored map may hold more than the wanted one, a stored list more and in any order;
-    /// `null` matches only an explicit null; `true` is not `1`.
+    /// Postgres (`jsonb @>`): a stored map may have more entries than the wanted one, a stored list more items in any
+    /// order; `null` matches only an explicit null; `true` is not `1`.
     Containment,
 }
 
@@ -71,7 +71,7 @@ fn by_path<'a>(metadata: &'a CheckpointMetadata, key: &str) -> Option<&'a Value>
     rest.split('.').try_fold(metadata.get(first)?, |value, part| value.get(part))
 }
 
-/// Equality as Python has it: numbers and booleans by value, maps without regard to order.
+/// Equality as in Python: numbers and booleans by value, maps regardless of order.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b)),
@@ -107,18 +107,18 @@ fn same_scalar(a: &Value, b: &Value) -> bool {
     !matches!(a, Value::Array(_) | Value::Map(_)) && a == b
 }
 
-/// A number compared by value across integer and float without losing digits.
+/// A number. Integers and floats compare by value without loss of precision.
 #[derive(Clone, Copy)]
 pub(crate) enum Number {
     Integer(i128),
     Float(f64),
 }
 
-/// No integer of 64 bits, with or without sign, is as large.
+/// Greater than any signed or unsigned 64-bit integer.
 const BEYOND_INTEGERS: f64 = 1e30;
 
 impl Number {
-    /// The number that a value is; booleans count as 0 and 1.
+    /// Converts a value; booleans count as 0 and 1.
     pub(crate) fn of(value: &Value) -> Option<Self> {
         match value {
             Value::Bool(flag) => Some(Self::Integer(i128::from(*flag))),
@@ -133,7 +133,7 @@ impl Number {
         self.order(other).is_some_and(Ordering::is_eq)
     }
 
-    /// Compares by value; NaN does not compare.
+    /// Compares by value; `None` for NaN.
     pub(crate) fn order(self, other: Self) -> Option<Ordering> {
         match (self, other) {
             (Self::Integer(a), Self::Integer(b)) => Some(a.cmp(&b)),
@@ -153,7 +153,7 @@ fn integer_to_float(whole: i128, float: f64) -> Option<Ordering> {
     if float.abs() >= BEYOND_INTEGERS {
         return 0.0.partial_cmp(&float);
     }
-    #[expect(clippy::cast_possible_truncation, reason = "what is cut off is looked at next")]
+    #[expect(clippy::cast_possible_truncation, reason = "the fraction is compared below")]
     let floor = float.floor() as i128;
     Some(whole.cmp(&floor).then_with(|| if float.fract() == 0.0 { Ordering::Equal } else { Ordering::Less }))
 }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn follows_the_probes_of_both_databases() {
+    fn matches_as_both_databases_do() {
         let metadata = CheckpointMetadata::default()
             .with("a", map(&[("b", 1_i64.into()), ("c", 2_i64.into())]))
             .with("k", Value::Nil)

@@ -1,9 +1,9 @@
-//! Checkpoint ids: UUID version 6, as LangGraph's Python makes them.
+//! Checkpoint ids: UUID version 6, as in Python LangGraph.
 //!
-//! The 60-bit time of an id counts 100 ns since 1582-10-15 and never repeats or falls within a process: when the
-//! clock stalls, the next id is one tick later. The clock sequence is the step (`step & 0x3FFF`, so step -1 gives
-//! the group `bfff`), the node is random. As text, ids sort by time. Version 7 must not be used: its text sorts
-//! below version 6, so the newest checkpoint of a shared thread would stay Python's for ever.
+//! The 60-bit time of an id counts 100 ns since 1582-10-15 and is strictly increasing within a process: when the clock
+//! stalls, the next id is one tick later. The clock sequence is the step (`step & 0x3FFF`, so step -1 gives the group
+//! `bfff`), the node is random. As text, ids sort by time. Version 7 must not be used: its text sorts below version 6, so
+//! Python's checkpoint would always be the newest of a shared thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ const GREGORIAN_TO_UNIX: u64 = 0x01b2_1dd2_1381_4000;
 
 static LAST_TICK: AtomicU64 = AtomicU64::new(0);
 
-/// Makes the id of a checkpoint at a step, later than every id that this process made before.
+/// Creates the id of a checkpoint at a step, greater than every id that this process created before.
 ///
 /// ```
 /// let input = checkpoint_core::id::uuid6(-1);
@@ -44,8 +44,8 @@ fn compose(tick: u64, step: i64, node: u64) -> Uuid {
     Uuid::from_u64_pair(high, low)
 }
 
-/// Fills a buffer from the operating system's generator. Where that fails (it does not on any platform this builds
-/// for once the system is up) the clock and a counter stand in: an id must be unique, not secret.
+/// Fills a buffer from the operating system's generator. If that fails, which no supported platform does after boot, it
+/// falls back to the clock and a counter: an id must be unique, not secret.
 pub(crate) fn random_bytes(buffer: &mut [u8]) {
     if getrandom::fill(buffer).is_ok() {
         return;
@@ -56,24 +56,24 @@ pub(crate) fn random_bytes(buffer: &mut [u8]) {
     buffer.iter_mut().zip(mix.iter().cycle()).for_each(|(out, byte)| *out = *byte);
 }
 
-/// Checks that an id is the text of a UUID, as LangGraph needs it (task ids hash its 16 bytes): 32 hex digits, with
-/// dashes or without.
+/// Checks that an id is the text of a UUID, as LangGraph requires (task ids hash its 16 bytes): 32 hex digits, with or
+/// without dashes.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument), naming the id.
 pub fn validate(checkpoint_id: &str) -> Result<Uuid> {
     let invalid = || {
-        Error::invalid_argument("the checkpoint id is no UUID; make ids with checkpoint_core::id::uuid6")
+        Error::invalid_argument("the checkpoint id is no UUID; create ids with checkpoint_core::id::uuid6")
             .with("checkpoint_id", checkpoint_id)
     };
-    // Braces and `urn:uuid:` are UUIDs too, but not for LangGraph, and they would sort as the newest for ever.
+    // The parser also accepts braces and `urn:uuid:`; LangGraph does not, and such ids would sort after all others.
     if !checkpoint_id.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit()) {
         return Err(invalid());
     }
     Uuid::try_parse(checkpoint_id).map_err(|source| invalid().with_source(source))
 }
 
-/// The time in a version 6 id, in microseconds since 1970, or `None` for another kind of id.
+/// The time in a version 6 id, in microseconds since 1970, or `None` for another version.
 pub fn unix_micros(checkpoint_id: &str) -> Option<i64> {
     let (high, _) = Uuid::try_parse(checkpoint_id).ok()?.as_u64_pair();
     if (high >> 12) & 0xF != 6 {
@@ -83,7 +83,7 @@ pub fn unix_micros(checkpoint_id: &str) -> Option<i64> {
     Some((tick.cast_signed() - GREGORIAN_TO_UNIX.cast_signed()) / 10)
 }
 
-/// The step that a version 6 id was made for, between -8192 and 8191 (the id holds 14 bits of it).
+/// The step in a version 6 id, from -8192 to 8191 (the id has 14 bits of it).
 pub fn step(checkpoint_id: &str) -> Option<i64> {
     let (high, low) = Uuid::try_parse(checkpoint_id).ok()?.as_u64_pair();
     let sequence = ((low >> 48) & 0x3FFF).cast_signed();
@@ -103,7 +103,7 @@ pub fn isoformat(unix_micros: i64) -> String {
     time.format(format).to_string()
 }
 
-/// The present time as a checkpoint's `ts`: UTC, ISO 8601, microseconds.
+/// The current time as a checkpoint's `ts`: UTC, ISO 8601, microseconds.
 pub fn now() -> Str {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Str::from(isoformat(i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)))
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_where_python_puts_them() {
+    fn fields_have_pythons_layout() {
         // 2026-11-20T16:03:53.922... of the golden thread's first id, step -1.
         let id = "1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8b";
         assert_eq!(step(id), Some(-1));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_rise_under_contention() {
+    fn ids_increase_under_contention() {
         let threads: Vec<_> =
             (0..4).map(|_| std::thread::spawn(|| (0..2000).map(uuid6).collect::<Vec<_>>())).collect();
         let mut all = Vec::new();

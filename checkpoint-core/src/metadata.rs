@@ -1,4 +1,4 @@
-//! What a checkpoint says about itself.
+//! Metadata of checkpoints.
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -19,9 +19,9 @@ const EXCLUDED_KEYS: [&str; 9] = [
     "langgraph_checkpoint_ns",
 ];
 
-/// The metadata of a checkpoint: one ordered map with typed accessors; keys it does not know are kept.
+/// The metadata of a checkpoint: an ordered map with typed accessors. Unknown keys are preserved.
 ///
-/// Metadata is what filters look at. It is stored in the clear, also when a cipher is set.
+/// Filters compare metadata. It is stored unencrypted, even with a cipher.
 ///
 /// ```
 /// use checkpoint_core::CheckpointMetadata;
@@ -34,12 +34,13 @@ const EXCLUDED_KEYS: [&str; 9] = [
 pub struct CheckpointMetadata(IndexMap<Str, Value>);
 
 impl CheckpointMetadata {
-    /// Starts with `source` (`input`, `loop`, `update` or `fork`), `step` and empty `parents`, as LangGraph does.
+    /// Creates metadata with `source` (`input`, `loop`, `update` or `fork`), `step` and empty `parents`, as LangGraph
+    /// does.
     pub fn new(source: &str, step: i64) -> Self {
         Self::default().with("source", source).with("step", step).with("parents", Value::Map(Vec::new()))
     }
 
-    /// Takes the entries of a map whose keys are text.
+    /// Creates metadata from the entries of a map whose keys are text.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when a key is not text.
@@ -51,10 +52,10 @@ impl CheckpointMetadata {
         entries.iter().map(entry).collect::<Result<_>>().map(Self)
     }
 
-    /// Reads the JSON object that Python or [`to_json`](Self::to_json) wrote.
+    /// Parses the JSON object that Python or [`to_json`](Self::to_json) wrote.
     ///
     /// # Errors
-    /// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for what is no JSON object.
+    /// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for text that is no JSON object.
     pub fn from_json(text: &[u8]) -> Result<Self> {
         match json::parse(text)? {
             Value::Map(entries) => Self::from_entries(&entries),
@@ -62,10 +63,10 @@ impl CheckpointMetadata {
         }
     }
 
-    /// Writes a JSON object as Python does for SQLite, keys in their order.
+    /// Formats a JSON object as Python does for SQLite, with the keys in their order.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for what JSON cannot hold, such as bytes.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for values that JSON lacks, such as bytes.
     pub fn to_json(&self) -> Result<String> {
         json::object_to_string(self.0.iter().map(|(key, value)| (&**key, value)), json::Style::Plain)
     }
@@ -82,7 +83,7 @@ impl CheckpointMetadata {
         self.0.insert(key.into(), value.into());
     }
 
-    /// Takes an entry away, keeping the order of the others.
+    /// Removes an entry, keeping the order of the others.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         self.0.shift_remove(key)
     }
@@ -102,7 +103,7 @@ impl CheckpointMetadata {
         self.0.is_empty()
     }
 
-    /// How the checkpoint came to be: `input`, `loop`, `update` or `fork`.
+    /// How the checkpoint was created: `input`, `loop`, `update` or `fork`.
     pub fn source(&self) -> Option<&str> {
         self.get("source")?.as_str()
     }
@@ -112,7 +113,7 @@ impl CheckpointMetadata {
         self.get("step")?.as_i64()
     }
 
-    /// The run that made the checkpoint, where the caller named one.
+    /// The run that created the checkpoint, if the caller set one.
     pub fn run_id(&self) -> Option<&str> {
         self.get("run_id")?.as_str()
     }
@@ -122,7 +123,7 @@ impl CheckpointMetadata {
         self.get("parents")?.get(checkpoint_ns)?.as_str()
     }
 
-    /// The delta channels with updates since their last snapshot: their values need ancestors of this checkpoint.
+    /// The delta channels with updates since their last snapshot; their values depend on ancestors of this checkpoint.
     pub fn delta_channels(&self) -> impl Iterator<Item = &str> {
         let counters = match self.get("counters_since_delta_snapshot") {
             Some(Value::Map(entries)) => entries.as_slice(),
@@ -131,9 +132,9 @@ impl CheckpointMetadata {
         counters.iter().filter_map(|(channel, _)| channel.as_str())
     }
 
-    /// What `put` stores: this metadata, then of the config's metadata and configurable the scalars that have no
-    /// entry yet, without reserved keys, and without U+0000 in top-level texts (as LangGraph's
-    /// `get_checkpoint_metadata`).
+    /// The metadata that `put` stores, as LangGraph's `get_checkpoint_metadata`: this metadata, then the scalars of the
+    /// config's metadata and configurable that have no entry yet, except reserved keys. U+0000 is removed from top-level
+    /// texts.
     #[must_use]
     pub fn merged(&self, config: &CheckpointConfig) -> Self {
         let mut out = self.clone();

@@ -1,4 +1,4 @@
-//! Channel versions: what tells LangGraph that a channel has changed.
+//! Channel versions, by which LangGraph detects that a channel has changed.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,14 +10,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::Str;
 use crate::serde::float;
 
-/// The version of a channel. Savers of databases use text (`"{:032}.{fraction}"`), older or hand-made checkpoints
+/// The version of a channel. Database savers use text (`"{:032}.{fraction}"`); older or manually created checkpoints have
 /// integers or floats.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum ChannelVersion {
     /// A number, as LangGraph's base class counts.
     Int(i64),
-    /// A fraction, which the base class allows too.
+    /// A float, which the base class allows too.
     Float(f64),
     /// Text, compared by code point.
     Str(Str),
@@ -27,7 +27,7 @@ pub enum ChannelVersion {
 pub type ChannelVersions = IndexMap<Str, ChannelVersion>;
 
 impl ChannelVersion {
-    /// The whole-number part: what stands before the first `.` of a text, or 0 where there is none.
+    /// The integer part: of a text the part before the first `.`, or 0 if that is no number.
     pub fn major(&self) -> i64 {
         match self {
             Self::Int(number) => *number,
@@ -40,7 +40,7 @@ impl ChannelVersion {
         }
     }
 
-    /// The newest of some versions, or `None` of none.
+    /// The newest of some versions, or `None` if there are none.
     pub fn newest<'a>(versions: impl IntoIterator<Item = &'a Self>) -> Option<&'a Self> {
         versions.into_iter().max_by(|a, b| a.order(b))
     }
@@ -50,7 +50,7 @@ impl ChannelVersion {
         self.order(other) == Ordering::Greater
     }
 
-    /// Numbers compare as numbers, texts as texts; Python cannot compare one with the other, we do by whole part.
+    /// Numbers compare as numbers, texts as texts. Mixed versions, which Python cannot compare, compare by integer part.
     fn order(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Str(a), Self::Str(b)) => a.cmp(b),
@@ -71,7 +71,7 @@ impl fmt::Display for ChannelVersion {
     }
 }
 
-/// By hand: what serde derives for an untagged enum reads every value twice.
+/// Not derived, because serde buffers the values of untagged enums.
 impl<'de> Deserialize<'de> for ChannelVersion {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct AnyVersion;
@@ -80,7 +80,7 @@ impl<'de> Deserialize<'de> for ChannelVersion {
             type Value = ChannelVersion;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a channel's version: a text or a number")
+                f.write_str("a channel version: text or a number")
             }
 
             fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
@@ -129,8 +129,8 @@ impl From<String> for ChannelVersion {
     }
 }
 
-/// Makes the version after `current`, as the Postgres, SQLite and in-memory savers of LangGraph do: the next whole
-/// number in 32 digits, a dot, and a random fraction that tells two writers apart.
+/// Returns the version after `current`, as the Postgres, SQLite and in-memory savers of LangGraph do: the next integer
+/// in 32 digits, a dot, and a random fraction that distinguishes concurrent writers.
 ///
 /// ```
 /// use checkpoint_core::version;
@@ -143,7 +143,7 @@ pub fn next(current: Option<&ChannelVersion>) -> ChannelVersion {
     let major = current.map_or(0, ChannelVersion::major).saturating_add(1);
     let mut bytes = [0_u8; 8];
     crate::id::random_bytes(&mut bytes);
-    // 53 random bits make every double in [0, 1) that Python's random() can return.
+    // 53 random bits give every double in [0, 1) that Python's random() can return.
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit a double exactly")]
     let fraction = (u64::from_be_bytes(bytes) >> 11) as f64 / (1_u64 << 53) as f64;
     ChannelVersion::Str(format!("{major:032}.{:0>16}", float::repr(fraction)).into())
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_every_shape_that_python_left() {
+    fn reads_every_form_that_python_wrote() {
         for (version, major) in [
             (ChannelVersion::from("00000000000000000000000000000007.0.39"), 7),
             (ChannelVersion::from("00000000000000000000000000000002."), 2),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_json_of_every_kind() {
+    fn deserializes_texts_and_numbers() {
         let read = |json: &str| serde_json::from_str::<ChannelVersion>(json);
         for (json, version) in [
             ("7", ChannelVersion::Int(7)),

@@ -10,7 +10,7 @@ pub(crate) use store::{Ann, Distance, Index, NGRAMS, StoreCommand, VectorType};
 
 use crate::failure::EXIT_CODES;
 
-/// Look at the checkpoints and the memory of agents, and take care of them.
+/// Inspect and manage the checkpoints and the memory of agents.
 #[derive(Debug, Parser)]
 #[command(name = "ckpt", version, max_term_width = 100, arg_required_else_help = true, after_help = "\
 Examples:
@@ -24,20 +24,20 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
-/// What every command takes.
+/// The options of every command.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Options {
-    /// The database: `sqlite:PATH`, or `postgres://USER@HOST/DATABASE` with libpq's parameters and `schema=NAME`. Others
-    /// on the machine can see a command's arguments: give a password by `PGPASSWORD`, or the URL by the variable.
-    // The value of the variable may hold a password.
+    /// The database: `sqlite:PATH`, or `postgres://USER@HOST/DATABASE` with libpq's parameters and `schema=NAME`. Other
+    /// users of the machine can see a command's arguments: set a password by `PGPASSWORD`, or the URL by the variable.
+    // The value of the variable may contain a password.
     #[arg(long, env = "CKPT_URL", hide_env_values = true, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
-    /// A file with the AES key as raw bytes (16, 24 or 32), in place of `LANGGRAPH_AES_KEY`.
+    /// A file with the AES key as raw bytes (16, 24 or 32), instead of `LANGGRAPH_AES_KEY`.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
-    /// A file with an AES-256-GCM key as raw bytes (32), and the key id it has in the database. May be repeated; the
-    /// first one seals what is written.
+    /// A file with an AES-256-GCM key as raw bytes (32), and its key id in the database. May be repeated; the first one
+    /// encrypts new values.
     #[arg(long, global = true, value_name = "ID=FILE")]
     pub(crate) gcm_key: Vec<String>,
     /// Print JSON, one object per line.
@@ -50,14 +50,14 @@ pub(crate) enum Command {
     /// Run a small agent, kill it in the middle of a step, and resume it. Needs no database.
     #[command(after_help = "Examples:\n  ckpt demo\n  ckpt demo --dir /tmp/demo")]
     Demo {
-        /// Where to keep the database; a new temporary folder if not given.
+        /// The folder of the database; a new temporary folder by default.
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
-    /// The agent of `demo`, in a process of its own.
+    /// The agent of `demo`, which runs in a separate process.
     #[command(hide = true)]
     DemoAgent(DemoAgent),
-    /// Create or upgrade the tables. Safe to repeat, and to run from several processes at once.
+    /// Create or upgrade the tables. Idempotent, and safe to run from several processes concurrently.
     #[command(after_help = "Example:\n  ckpt --url sqlite:agents.sqlite setup")]
     Setup,
     /// List the threads with their newest checkpoint.
@@ -66,7 +66,7 @@ pub(crate) enum Command {
         /// Only threads whose id sorts after this one.
         #[arg(long, value_name = "THREAD")]
         after: Option<String>,
-        /// At most so many.
+        /// The maximum number of threads.
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
@@ -79,14 +79,14 @@ Examples:
     History {
         /// The thread.
         thread: String,
-        /// One namespace (`''` is the root) in place of all.
+        /// Only this namespace (`''` is the root).
         #[arg(long, value_name = "NAMESPACE")]
         ns: Option<String>,
-        /// Only the newest so many checkpoints.
+        /// Only this many of the newest checkpoints.
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
-    /// Show the values of a checkpoint: the newest, or the one named.
+    /// Show the values of a checkpoint.
     #[command(after_help = "\
 Examples:
   ckpt show my-thread
@@ -95,35 +95,35 @@ Examples:
     Show {
         /// The thread.
         thread: String,
-        /// The checkpoint's id; the newest if not given.
+        /// The checkpoint's id; the newest checkpoint by default.
         id: Option<String>,
         /// Only this channel.
         #[arg(long, value_name = "CHANNEL")]
         channel: Option<String>,
-        /// The namespace; the root if not given, or wherever the checkpoint named is.
+        /// The namespace; by default that of the checkpoint's id, or the root.
         #[arg(long, value_name = "NAMESPACE")]
         ns: Option<String>,
     },
-    /// Copy a thread, history and pending writes and all, to another id.
+    /// Copy a thread with its history and pending writes to another id.
     #[command(after_help = "Example:\n  ckpt copy-thread my-thread my-thread-backup")]
     CopyThread {
         /// The thread to copy.
         source: String,
-        /// The id of the copy. If there is such a thread, `ckpt` asks before it mixes the two.
+        /// The id of the copy. If that thread exists, `ckpt` asks before it merges the two.
         target: String,
         #[command(flatten)]
         consent: Consent,
     },
     /// Copy threads with their whole history from one database to another.
     ///
-    /// Every namespace, parents, metadata and pending writes are copied, the oldest checkpoint first and each one after its
-    /// writes: until the newest has arrived, the copy is an earlier state of the thread. What the target has already is
-    /// compared and not sent again, so a copy that was interrupted is run again, and one of a thread that went on brings
-    /// what is new. Nothing is deleted in the target, and no checkpoint there is replaced: those that differ are named,
-    /// and the exit code is 1. `--dry-run` afterwards tells whether anything is missing.
+    /// Copies all namespaces, parents, metadata and pending writes, the oldest checkpoint first and each one after its
+    /// writes: until the newest is copied, the target has an earlier state of the thread. Checkpoints that the target
+    /// already has are compared and not sent again, so an interrupted copy can be rerun, and a rerun copies only what is
+    /// new. Nothing in the target is deleted or replaced: checkpoints that differ are reported, with exit code 1. Run
+    /// `--dry-run` afterwards to check whether anything is missing.
     ///
-    /// Stop the agent for the last run. Writes that wait for a checkpoint that is not stored yet cannot be listed and are
-    /// not copied.
+    /// Stop the agent for the last run. Pending writes of a checkpoint that is not stored yet cannot be listed and are not
+    /// copied.
     #[command(after_help = "\
 Examples:
   ckpt --url postgres://localhost/agents setup
@@ -131,7 +131,7 @@ Examples:
   ckpt copy --from sqlite:agents.sqlite --to sqlite:one.sqlite my-thread
   CKPT_TO=postgres://me:secret@db/agents ckpt copy --from sqlite:agents.sqlite --to-key-file new.key")]
     Copy(Copy),
-    /// Delete a thread with everything in it.
+    /// Delete a thread with all its checkpoints and writes.
     #[command(after_help = "Example:\n  ckpt delete-thread my-thread --yes")]
     DeleteThread {
         /// The thread.
@@ -152,20 +152,20 @@ Examples:
         /// Every thread of the database.
         #[arg(long, conflicts_with = "threads")]
         all: bool,
-        /// What to leave.
+        /// What to keep.
         #[arg(long, value_enum, default_value_t = Strategy::KeepLatest)]
         strategy: Strategy,
         #[command(flatten)]
         consent: Consent,
     },
-    /// Long-term memory: put, get, delete and find items, and take care of their store. It is on PostgreSQL.
+    /// Long-term memory: put, get, delete and search items, and manage their store. Needs PostgreSQL.
     #[command(subcommand)]
     Store(StoreCommand),
-    /// Run the conformance suite on the database, on threads of its own.
+    /// Run the conformance suite on the database, with its own threads.
     ///
-    /// The threads are deleted afterwards. A SQLite file grows by some 200 MB and stays so: use one of its own. With
-    /// --store it is the suite of stores, in schemas of its own, which are dropped afterwards. Ctrl-C stops after the case
-    /// that runs.
+    /// The threads are deleted afterwards. A SQLite file grows by about 200 MB and does not shrink: use a separate file.
+    /// --store runs the suite of stores in temporary schemas, which are dropped afterwards. Ctrl-C stops after the current
+    /// case.
     #[command(after_help = "\
 Examples:
   ckpt --url sqlite:/tmp/try.sqlite conformance
@@ -174,7 +174,7 @@ Examples:
     Conformance {
         /// Only cases whose name contains this.
         filter: Option<String>,
-        /// The suite of stores, in place of that of checkpoints.
+        /// Run the suite of stores instead of that of checkpoints.
         #[arg(long)]
         store: bool,
     },
@@ -186,36 +186,36 @@ Examples:
     },
 }
 
-/// What to copy from where to where.
+/// The arguments of `copy`.
 #[derive(Debug, Args)]
 pub(crate) struct Copy {
     /// The database to read.
     #[arg(long, env = "CKPT_FROM", hide_env_values = true, value_name = "URL")]
     pub(crate) from: String,
-    /// The database to write to; its tables are there already (`ckpt setup`).
+    /// The database to write to; its tables must exist (`ckpt setup`).
     #[arg(long, env = "CKPT_TO", hide_env_values = true, value_name = "URL")]
     pub(crate) to: String,
-    /// The threads; all of them if none is named.
+    /// The threads; all by default.
     #[arg(value_name = "THREAD")]
     pub(crate) threads: Vec<String>,
-    /// Write nothing; say what would be copied.
+    /// Write nothing; report what would be copied.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// As `--key-file`, for --from alone. A side with keys of its own takes no others.
+    /// Like `--key-file`, for --from only. A side with its own keys ignores the common ones.
     #[arg(long, value_name = "FILE")]
     pub(crate) from_key_file: Option<PathBuf>,
-    /// As `--gcm-key`, for --from alone.
+    /// Like `--gcm-key`, for --from only.
     #[arg(long, value_name = "ID=FILE")]
     pub(crate) from_gcm_key: Vec<String>,
-    /// As `--key-file`, for --to alone. A side with keys of its own takes no others.
+    /// Like `--key-file`, for --to only. A side with its own keys ignores the common ones.
     #[arg(long, value_name = "FILE")]
     pub(crate) to_key_file: Option<PathBuf>,
-    /// As `--gcm-key`, for --to alone.
+    /// Like `--gcm-key`, for --to only.
     #[arg(long, value_name = "ID=FILE")]
     pub(crate) to_gcm_key: Vec<String>,
 }
 
-/// Consent to what cannot be undone.
+/// Consent to an irreversible change.
 #[derive(Debug, Args)]
 pub(crate) struct Consent {
     /// Do not ask.
@@ -223,10 +223,10 @@ pub(crate) struct Consent {
     pub(crate) yes: bool,
 }
 
-/// What `prune` leaves.
+/// What `prune` keeps.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Strategy {
-    /// The newest checkpoint of each namespace, and what its delta channels need.
+    /// The newest checkpoint of each namespace, and the ancestors that its delta channels need.
     KeepLatest,
     /// Nothing.
     Delete,
@@ -237,7 +237,7 @@ pub(crate) enum Strategy {
 pub(crate) struct DemoAgent {
     /// The folder of the demo.
     pub(crate) dir: PathBuf,
-    /// Die in the middle of the research.
+    /// Kill the process in the middle of the research.
     #[arg(long)]
     pub(crate) die: bool,
 }

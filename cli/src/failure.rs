@@ -1,4 +1,4 @@
-//! How a command fails: one line on standard error, and an exit code that says what to do.
+//! Failures of commands: one line on standard error, and an exit code.
 
 use std::fmt::{self, Display};
 use std::io;
@@ -10,25 +10,25 @@ use crate::output::clean;
 
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// What the exit codes mean; it stands in `--help`.
+/// The meaning of the exit codes, printed by `--help`.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
-  0  done
-  1  failed
-  2  wrong usage or argument
+  0  success
+  1  failure
+  2  invalid usage or argument
   3  no such thread, checkpoint, namespace, channel or item
-  4  the tables are missing or of another version: run `ckpt setup` or `ckpt store setup`, or update ckpt
-  5  unreachable, locked or too slow: try again
-  6  a value could not be opened: no key, the wrong key, or altered bytes
+  4  the tables are missing or have another version: run `ckpt setup` or `ckpt store setup`, or update ckpt
+  5  unreachable, locked or timed out: try again
+  6  a value could not be decrypted: no key, the wrong key, or altered bytes
   130  interrupted";
 
-/// How a key is given.
-pub(crate) const GIVE_KEY: &str = "keys are given by LANGGRAPH_AES_KEY, --key-file or --gcm-key";
+/// The hint on how to pass keys.
+pub(crate) const GIVE_KEY: &str = "pass keys by LANGGRAPH_AES_KEY, --key-file or --gcm-key";
 
-/// The libraries speak to programs: what they say, and what it is on the command line.
-const WORDS: [(&str, &str); 8] = [
+/// Phrases in the libraries' error messages, and their equivalents on the command line.
+const PHRASES: [(&str, &str); 8] = [
     ("run setup()", "run `ckpt setup`"),
-    ("say pgbouncer(true)", "add pgbouncer=true to the URL"),
+    ("set pgbouncer(true)", "add pgbouncer=true to the URL"),
     ("base_url", "--embed-url"),
     ("; a key is given by api_key()", ", and no key, which is in OPENAI_API_KEY"),
     (", or give it by api_key()", ""),
@@ -49,44 +49,44 @@ impl Failure {
         Self { code, line: line.to_string() }
     }
 
-    /// Something went wrong that no argument would mend.
+    /// A failure that is not caused by the arguments.
     pub(crate) fn failed(line: impl Display) -> Self {
         Self::new(1, line)
     }
 
-    /// An argument is wrong.
+    /// An invalid argument.
     pub(crate) fn usage(line: impl Display) -> Self {
         Self::new(2, line)
     }
 
-    /// What was asked for is not there.
+    /// Something that does not exist.
     pub(crate) fn not_found(line: impl Display) -> Self {
         Self::new(3, line)
     }
 
-    /// A value is encrypted, and there is no key.
+    /// An encrypted value without a key.
     pub(crate) fn sealed(line: impl Display) -> Self {
         Self::new(6, line)
     }
 
-    /// The user had enough.
+    /// Interrupted by the user.
     pub(crate) fn interrupted(line: impl Display) -> Self {
         Self::new(130, line)
     }
 
-    /// Says before the line what was being done.
+    /// Prefixes the line with what was being done.
     pub(crate) fn within(mut self, what: impl Display) -> Self {
         self.line = format!("{what}: {}", self.line);
         self
     }
 
-    /// Says what mends missing tables where a store was asked.
+    /// Replaces the remedy for missing tables by that of a store.
     pub(crate) fn of_store(mut self) -> Self {
         self.line = self.line.replacen("`ckpt setup`", "`ckpt store setup`", 1);
         self
     }
 
-    /// Prints the line. The reader of a pipe who has seen enough is no failure.
+    /// Prints the line and returns the exit code. A closed pipe is not a failure.
     pub(crate) fn report(self) -> ExitCode {
         if self.code == 0 {
             return ExitCode::SUCCESS;
@@ -111,13 +111,13 @@ impl From<Error> for Failure {
             ErrorKind::Crypto => 6,
             _ => 1,
         };
-        let said = error.to_string();
-        let mut line = WORDS.iter().fold(said, |line, (said, meant)| line.replacen(said, meant, 1));
+        let message = error.to_string();
+        let mut line = PHRASES.iter().fold(message, |line, (from, to)| line.replacen(from, to, 1));
         let mut source = std::error::Error::source(&error);
         let mut last = String::new();
         while let Some(cause) = source {
             let text = cause.to_string();
-            // Some drivers say the same again with a number before it.
+            // Some drivers repeat the message with a code before it.
             if last.is_empty() || !text.ends_with(&last) {
                 line.push_str(": ");
                 line.push_str(&text);

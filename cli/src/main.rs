@@ -1,4 +1,4 @@
-//! `ckpt`: look at the checkpoints of agents, and take care of them.
+//! `ckpt`: inspects and manages the checkpoints and the memory of agents.
 
 mod arguments;
 mod command;

@@ -1,4 +1,4 @@
-//! The real binary, on a file that Python wrote and on files of its own.
+//! The real binary, on a file that Python wrote and on new files.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -35,12 +35,12 @@ fn history_has_every_checkpoint_of_a_thread_that_python_wrote() {
     let positions: Vec<_> =
         ids.iter().map(|id| tree.find(id).unwrap_or_else(|| panic!("{id} is missing"))).collect();
     assert_eq!(tree.matches("1f1e4fbf-").count(), 19, "each once: {tree}");
-    // Parents stand above their children, and a subgraph below the step that ran it.
+    // Parents are above their children, and a subgraph below the step that ran it.
     for row in &rows {
         let at = |id: &str| positions[ids.iter().position(|known| *known == id).unwrap()];
         let id = row["checkpoint_id"].as_str().unwrap();
         for above in [row["parent_checkpoint_id"].as_str(), row["metadata"]["parents"][""].as_str()] {
-            assert!(above.is_none_or(|above| at(above) < at(id)), "{id} stands above {above:?}");
+            assert!(above.is_none_or(|above| at(above) < at(id)), "{id} is above {above:?}");
         }
     }
     for part in ["├─", "subgraph sub:c126881c", "update", "__interrupt__", "__error__"] {
@@ -73,7 +73,7 @@ fn show_decodes_every_checkpoint() {
 }
 
 #[test]
-fn what_is_not_there_is_said_with_what_is() {
+fn missing_things_are_reported_with_the_existing_ones() {
     let golden = Golden::new();
     assert!(failure(&golden.run(&["history", "nobody"]), 3).contains("nobody"));
     assert!(failure(&golden.run(&["history", ""]), 3).contains("''"));
@@ -86,7 +86,7 @@ fn what_is_not_there_is_said_with_what_is() {
 }
 
 #[test]
-fn wrong_urls_keys_and_files_have_their_codes() {
+fn invalid_urls_keys_and_files_have_exit_codes() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| format!("sqlite:{}", directory.path().join(name).display());
     let run = |arguments: &[&str]| ckpt().args(arguments).output().unwrap();
@@ -111,14 +111,14 @@ fn wrong_urls_keys_and_files_have_their_codes() {
 }
 
 #[test]
-fn an_encrypted_thread_shows_what_is_clear_without_its_key() {
+fn an_encrypted_thread_shows_unencrypted_fields_without_its_key() {
     let golden = Golden::new();
     let rows = golden.lines(&["history", "enc-1", "--json"]);
     assert!(!rows.is_empty());
     assert!(rows.iter().all(|row| row["encrypted"] == true && row["step"].is_i64() && row["ts"].is_string()));
     assert!(golden.text(&["history", "enc-1"]).contains("encrypted, no key"));
     assert!(golden.text(&["show", "enc-1"]).contains("--key-file"));
-    // One channel is asked for by programs: what is no value is not printed as one.
+    // A single channel prints nothing but its value, so ciphertext is a failure.
     for arguments in
         [&["show", "enc-1", "--channel", "secret"][..], &["show", "enc-1", "--channel", "x", "--json"]]
     {
@@ -136,7 +136,7 @@ fn an_encrypted_thread_shows_what_is_clear_without_its_key() {
         .output()
         .unwrap();
     assert!(failure(&by_variable, 6).contains("--key-file"));
-    // What needs no key is shown with the wrong one too.
+    // Fields that need no key are shown with a wrong one too.
     let wrong = golden.directory.path().join("wrong");
     std::fs::write(&wrong, [9; 32]).unwrap();
     let history = golden.text(&["history", "enc-1", "--key-file", wrong.to_str().unwrap()]);
@@ -164,11 +164,11 @@ fn threads_are_copied_pruned_and_deleted() {
     assert_eq!(golden.lines(&["setup", "--json"])[0]["ready"], true);
     golden.text(&["copy-thread", "rich-1", "copy"]);
     assert_eq!(golden.lines(&["history", "copy", "--json"]).len(), 19);
-    // Two histories are mixed only by who means it.
+    // Merging two histories needs consent.
     assert!(failure(&golden.run(&["copy-thread", "func-1", "copy"]), 2).contains("--yes"));
     assert_eq!(golden.lines(&["history", "copy", "--json"]).len(), 19);
     golden.text(&["copy-thread", "rich-1", "copy", "--yes"]);
-    // Not on a terminal, so nobody can be asked.
+    // Without a terminal there is no prompt.
     assert!(failure(&golden.run(&["prune", "copy"]), 2).contains("--yes"));
     assert!(failure(&golden.run(&["delete-thread", "copy"]), 2).contains("--yes"));
     assert_eq!(golden.lines(&["prune", "copy", "--yes", "--json"])[0]["pruned"], 1);
@@ -181,7 +181,7 @@ fn threads_are_copied_pruned_and_deleted() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
+fn a_closed_pipe_is_not_a_failure() {
     let golden = Golden::new();
     let mut child = ckpt()
         .args(["history", "rich-1", "--json", "--url", &format!("sqlite:{}", golden.path.display())])
@@ -197,7 +197,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 }
 
 #[test]
-fn stored_text_does_not_steer_the_terminal() {
+fn stored_text_cannot_inject_escape_sequences() {
     let golden = Golden::new();
     let bell = "\u{7}\u{1b}[2J";
     let connection = rusqlite::Connection::open(&golden.path).unwrap();
@@ -209,7 +209,7 @@ fn stored_text_does_not_steer_the_terminal() {
 }
 
 #[test]
-fn help_does_not_show_the_url_that_is_set() {
+fn help_does_not_show_the_value_of_the_url_variable() {
     for arguments in [&["--help"][..], &["history", "-h"]] {
         let output = ckpt().env("CKPT_URL", "sqlite:secret").args(arguments).output().unwrap();
         let help = text(&output);
@@ -222,7 +222,7 @@ fn help_does_not_show_the_url_that_is_set() {
 }
 
 #[test]
-fn history_shows_what_is_newer_than_a_damaged_row() {
+fn history_shows_checkpoints_newer_than_a_malformed_row() {
     let golden = Golden::new();
     let ids: Vec<_> = golden
         .lines(&["history", "rich-1", "--ns", "", "--json"])
@@ -266,14 +266,14 @@ fn a_delta_channel_without_a_snapshot_is_named() {
 }
 
 #[test]
-fn what_a_step_changed_is_not_guessed_without_its_parent() {
+fn changed_channels_are_not_guessed_without_the_parent() {
     let golden = Golden::new();
     let newest = golden.text(&["history", "rich-1", "--limit", "1"]);
     assert!(newest.contains("(parent not shown)") && !newest.contains("messages"), "{newest}");
     assert!(!golden.text(&["history", "rich-1"]).contains("(parent not shown)"));
 }
 
-/// A service account reads what another one wrote and protects.
+/// A service account reads a file that another one protects.
 #[test]
 #[cfg(unix)]
 fn a_file_in_a_read_only_directory_is_read() {
@@ -286,7 +286,7 @@ fn a_file_in_a_read_only_directory_is_read() {
     let allow = |path: &Path, mode: u32| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    // Another user has to reach the binary as well.
+    // The other user needs access to the binary as well.
     let binary = directory.join("ckpt");
     std::fs::copy(env!("CARGO_BIN_EXE_ckpt"), &binary).unwrap();
     allow(&binary, 0o555);
@@ -295,7 +295,7 @@ fn a_file_in_a_read_only_directory_is_read() {
     let run = |arguments: &[&str]| {
         let mut ckpt = Command::new(&binary);
         ckpt.env_remove("LANGGRAPH_AES_KEY").env("CKPT_URL", format!("sqlite:{}", golden.path.display()));
-        // For root, permissions do not count.
+        // Root ignores permissions.
         if rustix::process::geteuid().is_root() {
             ckpt.uid(NOBODY).gid(NOBODY);
         }
@@ -310,7 +310,7 @@ fn a_file_in_a_read_only_directory_is_read() {
     assert_eq!(text(&history).lines().count(), 19);
     assert!(text(&shown).contains("messages"));
     assert!(failure(&deleted, 2).contains("read-only"));
-    assert_eq!(left, 2, "nothing was made beside the file and the binary");
+    assert_eq!(left, 2, "nothing was created beside the file and the binary");
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn an_interrupted_suite_leaves_no_threads() {
         .unwrap();
     let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
-    // Each case is shown as it ends.
+    // Each case is printed when it ends.
     out.read_line(&mut line).unwrap();
     assert!(line.contains("passed"), "{line}");
     let id = rustix::process::Pid::from_child(&child);
@@ -369,7 +369,7 @@ fn completions_know_the_commands() {
 }
 
 #[test]
-fn the_demo_resumes_what_was_killed() {
+fn the_demo_resumes_after_being_killed() {
     let directory = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {
         ckpt().arg("demo").arg("--dir").arg(directory.path()).args(arguments).output().unwrap()
@@ -383,13 +383,13 @@ fn the_demo_resumes_what_was_killed() {
     assert_eq!(fact("killed", "done"), serde_json::json!(["climate"]));
     assert_eq!(fact("resumed", "starts"), serde_json::json!([1, 2, 2]));
     assert_ne!(fact("resumed", "answer"), fact("forked", "answer"));
-    // The log that the tasks wrote says so too.
+    // The log of the tasks confirms it.
     let log = std::fs::read_to_string(directory.path().join("started-tasks.txt")).unwrap();
     assert_eq!(log.lines().filter(|line| *line == "climate").count(), 1);
     let file = directory.path().join("started-tasks.txt");
     let no_folder = ckpt().arg("demo").arg("--dir").arg(&file).output().unwrap();
     assert!(failure(&no_folder, 2).contains("started-tasks.txt"));
-    // It does not run over an older one.
+    // It does not overwrite an older one.
     assert!(failure(&run(&[]), 2).contains("--dir"));
 
     let directory = tempfile::tempdir().unwrap();
@@ -400,7 +400,7 @@ fn the_demo_resumes_what_was_killed() {
 }
 
 #[test]
-fn the_suite_runs_on_a_database_of_ones_own() {
+fn the_suite_runs_on_a_users_database() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", directory.path().join("own.sqlite").display());
     let output = ckpt().args(["--url", &url, "conformance", "put_writes", "--json"]).output().unwrap();
@@ -413,9 +413,9 @@ fn the_suite_runs_on_a_database_of_ones_own() {
 #[test]
 fn a_store_can_be_tried_without_a_database() {
     let demo = |arguments: &[&str]| text(&ckpt().args(["store", "demo"]).args(arguments).output().unwrap());
-    let told = demo(&[]);
+    let printed = demo(&[]);
     for part in ["5 notes", "3 items", "users.ann trip", "users.bob drink", "black coffee"] {
-        assert!(told.contains(part), "{part} is missing in {told}");
+        assert!(printed.contains(part), "{part} is missing in {printed}");
     }
     let lines: Vec<Json> =
         demo(&["--json"]).lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -16,7 +16,7 @@ use serde_json::Value as Json;
 
 use shared::{Golden, assert_same_rows, block_on, ckpt, failure, fill, key_file, rows, text};
 
-/// A folder with an empty target, and perhaps a source.
+/// A folder with an empty target, and optionally a source.
 struct Files {
     directory: tempfile::TempDir,
 }
@@ -28,7 +28,7 @@ impl Files {
         files
     }
 
-    /// With a source of so many threads and steps.
+    /// With a source of these threads, each of this number of steps.
     fn filled(threads: &[&str], steps: i64, bytes: usize) -> Self {
         let files = Self::new();
         block_on(async {
@@ -76,7 +76,7 @@ fn saver(path: &Path) -> SqliteSaver {
     SqliteSaver::builder(path).synchronous(Synchronous::Normal).build().unwrap()
 }
 
-/// What a saver reads of every thread.
+/// Every checkpoint in a file.
 fn tuples(path: &Path, cipher: Option<Cipher>) -> Vec<CheckpointTuple> {
     let mut builder = SqliteSaver::builder(path);
     if let Some(cipher) = cipher {
@@ -89,14 +89,14 @@ fn tuples(path: &Path, cipher: Option<Cipher>) -> Vec<CheckpointTuple> {
 fn every_row_that_python_wrote_arrives() {
     let golden = Golden::new();
     let files = Files::new();
-    // Rows of a cipher differ each time.
+    // Ciphertext differs each time.
     golden.text(&["delete-thread", "enc-1", "--yes"]);
-    // Adds the column of task paths, which its writer did not know.
+    // Adds the column of task paths, which the file's writer did not have.
     golden.text(&["setup"]);
     let counted = counts(&copy(&golden.path, &files.target(), &[]).output().unwrap());
     let source = rows(&golden.path);
     let target = rows(&files.target());
-    // The order of a checkpoint's own fields is the writer's; all else is equal byte by byte.
+    // The order of a checkpoint's fields depends on the writer; everything else is equal byte by byte.
     assert_eq!(tuples(&files.target(), None), tuples(&golden.path, None));
     for (source, target) in source[0].iter().zip(&target[0]) {
         assert_eq!((&source[..5], &source[6..]), (&target[..5], &target[6..]));
@@ -113,7 +113,7 @@ fn every_row_that_python_wrote_arrives() {
 }
 
 #[test]
-fn forks_subgraphs_and_free_positions_arrive_and_only_of_the_threads_that_are_named() {
+fn forks_subgraphs_and_index_gaps_are_copied_for_the_named_threads_only() {
     let files = Files::filled(&["a", "b", "c", ""], 25, 10);
     let would = files.counts(&["--dry-run", "b", ""]);
     assert!(rows(&files.target()).iter().all(Vec::is_empty), "nothing is written");
@@ -137,7 +137,7 @@ fn forks_subgraphs_and_free_positions_arrive_and_only_of_the_threads_that_are_na
 }
 
 #[test]
-fn a_copy_that_is_killed_again_and_again_ends_complete() {
+fn a_repeatedly_killed_copy_completes() {
     let files = Files::filled(&["a", "b"], 400, 200);
     let source = rows(&files.source());
     let target = rusqlite::Connection::open(files.target()).unwrap();
@@ -150,7 +150,7 @@ fn a_copy_that_is_killed_again_and_again_ends_complete() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // At another moment each time, be it between two checkpoints or within one.
+        // At a different moment each time, between two checkpoints or within one.
         while arrived() < goal && child.try_wait().unwrap().is_none() {}
         child.kill().unwrap();
         if child.wait().unwrap().success() {
@@ -158,7 +158,7 @@ fn a_copy_that_is_killed_again_and_again_ends_complete() {
         }
         kills += 1;
         goal = arrived() + 37;
-        // What is there is the older part of each thread, and no checkpoint of it lacks a write.
+        // The target has the older part of each thread, and every checkpoint has all its writes.
         let [checkpoints, writes] = rows(&files.target());
         for thread in ["a", "b"] {
             let of = |rows: &[Vec<rusqlite::types::Value>]| -> Vec<_> {
@@ -182,10 +182,10 @@ fn a_copy_that_is_killed_again_and_again_ends_complete() {
 }
 
 #[test]
-fn what_the_source_did_since_arrives_and_what_the_target_did_stays() {
+fn new_writes_of_the_source_are_copied_and_those_of_the_target_kept() {
     let files = Files::filled(&["a", "b"], 5, 10);
     files.counts(&[]);
-    // A task finished and an answer changed in the source, on a checkpoint that was copied already.
+    // A task finished and an answer changed in the source, on a checkpoint that had been copied.
     let (source, target) = (saver(&files.source()), saver(&files.target()));
     let newest = |saver: &SqliteSaver, thread: &str| {
         let saver = saver.clone();
@@ -203,7 +203,7 @@ fn what_the_source_did_since_arrives_and_what_the_target_did_stays() {
     assert_eq!((&counted["checkpoints"], &counted["writes"]), (&0.into(), &2.into()));
     assert_same_rows(&files.target(), &files.source());
 
-    // The target goes on: nothing of it is lost, and the source does not answer in its place.
+    // The target diverges: none of its writes is lost, and the source does not replace its answer.
     put_writes(&target, "a", "own", &[write("x", "own")]);
     put_writes(&target, "a", "b4", &[write("__resume__", "no")]);
     put_writes(&source, "a", "b4", &[write("__resume__", "perhaps")]);
@@ -215,18 +215,18 @@ fn what_the_source_did_since_arrives_and_what_the_target_did_stays() {
     assert_eq!((&counted["checkpoints"], &counted["writes"]), (&0.into(), &0.into()));
     assert_eq!(counted["checkpoints_only_in_target"], 1);
     assert_eq!(rows(&files.target()), before);
-    // Without --json it is said too.
-    let told = ckpt()
+    // Also without --json.
+    let summary = ckpt()
         .env("CKPT_FROM", format!("sqlite:{}", files.source().display()))
         .env("CKPT_TO", format!("sqlite:{}", files.target().display()))
         .arg("copy")
         .output()
         .unwrap();
-    assert!(text(&told).contains("1 checkpoint only in the target"), "{}", text(&told));
+    assert!(text(&summary).contains("1 checkpoint only in the target"), "{}", text(&summary));
 }
 
 #[test]
-fn a_checkpoint_that_differs_is_left_and_named() {
+fn a_checkpoint_that_differs_is_kept_and_reported() {
     let files = Files::filled(&["a", "b"], 5, 10);
     files.counts(&[]);
     let id = &tuples(&files.source(), None)[3].checkpoint.id.clone();
@@ -238,7 +238,7 @@ fn a_checkpoint_that_differs_is_left_and_named() {
     assert_eq!(files.copy(&[]).status.code(), Some(1));
     assert!(line.contains(&**id) && line.contains("1 of 2 threads"), "{line}");
     assert_eq!(rows(&files.target()), before);
-    // What is missing beside it arrives all the same.
+    // Missing checkpoints are copied nevertheless.
     files.edit("DELETE FROM checkpoints WHERE thread_id = 'a'");
     assert_eq!(files.copy(&[]).status.code(), Some(1));
     let whole = rows(&files.target());
@@ -246,10 +246,10 @@ fn a_checkpoint_that_differs_is_left_and_named() {
 }
 
 #[test]
-fn a_thread_that_cannot_be_read_or_written_keeps_no_other_from_being_copied() {
+fn a_failing_thread_does_not_stop_the_others() {
     let files = Files::filled(&["a", "b", "c"], 5, 10);
     let connection = rusqlite::Connection::open(files.source()).unwrap();
-    // What savers before the fixed indexes wrote, and a damaged row.
+    // A write of a saver without fixed indexes, and a malformed row.
     connection
         .execute("UPDATE writes SET idx = 7 WHERE thread_id = 'a' AND channel = '__interrupt__'", ())
         .unwrap();
@@ -259,7 +259,7 @@ fn a_thread_that_cannot_be_read_or_written_keeps_no_other_from_being_copied() {
     let output = files.copy(&[]);
     assert_eq!(output.status.code(), Some(1));
     let lines = String::from_utf8(output.stderr).unwrap();
-    for part in ["thread a, checkpoint ", "__interrupt__ stands at index 7", "thread c", "2 of 3 threads"] {
+    for part in ["thread a, checkpoint ", "__interrupt__ has index 7", "thread c", "2 of 3 threads"] {
         assert!(lines.contains(part), "{part} is missing in {lines}");
     }
     let threads: Vec<_> = rows(&files.target())[0].iter().map(|row| row[0].clone()).collect();
@@ -271,7 +271,7 @@ fn a_thread_that_cannot_be_read_or_written_keeps_no_other_from_being_copied() {
 }
 
 #[test]
-fn values_are_opened_with_the_keys_of_one_side_and_sealed_with_those_of_the_other() {
+fn values_are_decrypted_with_the_keys_of_one_side_and_encrypted_with_those_of_the_other() {
     let golden = Golden::new();
     let directory = golden.directory.path();
     let old = key_file(directory);
@@ -288,7 +288,7 @@ fn values_are_opened_with_the_keys_of_one_side_and_sealed_with_those_of_the_othe
     let (plain, sealed, back) = (at("plain"), at("sealed"), at("back"));
     let run = |from: &Path, to: &Path, arguments: &[&str]| copy(from, to, arguments).output().unwrap();
 
-    // Keys that are missing or wrong are told before anything is written.
+    // Missing or wrong keys fail before anything is written.
     for arguments in [&[][..], &["--from-key-file", new.to_str().unwrap()], &["--from-gcm-key", &gcm]] {
         let line = failure(&run(&golden.path, &plain, arguments), 6);
         assert!(line.contains("reading --from") && line.contains("enc-1"), "{line}");
@@ -296,7 +296,7 @@ fn values_are_opened_with_the_keys_of_one_side_and_sealed_with_those_of_the_othe
     assert!(rows(&plain).iter().all(Vec::is_empty));
 
     let output = run(&golden.path, &plain, &["--from-key-file", old]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("in the clear"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("stored there unencrypted"));
     assert_eq!(tuples(&plain, None), expected);
     counts(&run(&plain, &sealed, &["--to-gcm-key", &gcm]));
     assert_eq!(tuples(&sealed, Some(Cipher::aes_gcm("k1", &[7; 32]).unwrap())), expected);
@@ -306,18 +306,18 @@ fn values_are_opened_with_the_keys_of_one_side_and_sealed_with_those_of_the_othe
         );
         assert_eq!(sealed.count(), table.len(), "every value");
     }
-    // Nor is clear text put among sealed values by who forgot the key.
+    // Without a key, unencrypted values are not added to an encrypted database.
     let line = failure(&run(&plain, &sealed, &[]), 6);
     assert!(line.contains("reading --to"), "{line}");
     counts(&run(&sealed, &back, &["--from-gcm-key", &gcm, "--to-key-file", old]));
     assert_eq!(tuples(&back, Some(Cipher::aes(&std::fs::read(old).unwrap()).unwrap())), expected);
-    // The keys of every command are those of both sides.
+    // The common keys apply to both sides.
     let again = counts(&run(&golden.path, &back, &["--key-file", old]));
     assert_eq!(again["checkpoints"], 0);
 }
 
 #[test]
-fn wrong_sides_are_refused() {
+fn invalid_sides_are_rejected() {
     let files = Files::filled(&["a"], 2, 10);
     let link = files.directory.path().join("link");
     std::fs::hard_link(files.source(), &link).unwrap();
@@ -330,13 +330,13 @@ fn wrong_sides_are_refused() {
     assert!(no_tables.contains("--to") && no_tables.contains("`ckpt setup`"), "{no_tables}");
     assert!(failure(&copy(&missing, &files.target(), &[]).output().unwrap(), 4).contains("--from"));
     let unknown = ckpt().args(["copy", "--from", "x:secret", "--to", "sqlite:y"]).output().unwrap();
-    let told = failure(&unknown, 2);
-    assert!(told.contains("--from") && !told.contains("secret"), "{told}");
+    let message = failure(&unknown, 2);
+    assert!(message.contains("--from") && !message.contains("secret"), "{message}");
     let help = ckpt().env("CKPT_TO", "x:hidden").args(["copy", "--help"]).output().unwrap();
     assert!(!text(&help).contains("x:hidden"));
 }
 
-/// A history far larger than what is held in memory at a time.
+/// A history far larger than the memory limit.
 #[test]
 #[cfg(target_os = "linux")]
 fn memory_does_not_grow_with_the_thread() {
@@ -345,18 +345,18 @@ fn memory_does_not_grow_with_the_thread() {
     let files = Files::filled(&["long"], STEPS, BYTES);
     let mut child = copy(&files.source(), &files.target(), &[]).stdout(Stdio::piped()).spawn().unwrap();
     let status = PathBuf::from(format!("/proc/{}/status", child.id()));
-    let mut most_kib = 0;
+    let mut peak_kib = 0;
     while child.try_wait().unwrap().is_none() {
         let status = std::fs::read_to_string(&status).unwrap_or_default();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let peak = peak.and_then(|peak| peak.trim().strip_suffix(" kB")?.parse().ok());
-        most_kib = most_kib.max(peak.unwrap_or(0));
+        peak_kib = peak_kib.max(peak.unwrap_or(0));
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     let counted = counts(&child.wait_with_output().unwrap());
     assert!(counted["checkpoints"].as_u64().unwrap() > 2000, "{counted}");
     assert!(counted["bytes"].as_u64().unwrap() > 200_000_000, "{counted}");
 
-    assert!((1..100 << 10).contains(&most_kib), "{most_kib} KiB");
+    assert!((1..100 << 10).contains(&peak_kib), "{peak_kib} KiB");
     assert_eq!(counts(&files.copy(&["--dry-run"]))["checkpoints"], 0);
 }

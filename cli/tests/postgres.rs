@@ -24,13 +24,13 @@ use shared::{Golden, block_on, blocking, ckpt, failure, fill, key_file, rows, te
 fn main() -> ExitCode {
     postgres::run(blocking![
         every_command_works_as_on_a_file,
-        what_python_wrote_arrives_and_comes_back,
+        copies_of_pythons_file_to_the_server_and_back_are_equal,
         rows_come_back_byte_by_byte,
-        a_copy_that_is_killed_ends_complete,
-        values_are_sealed_on_the_way,
-        what_the_server_cannot_hold_stops_one_thread,
-        a_schema_is_a_database_of_its_own,
-        what_is_wrong_is_said_without_the_password,
+        a_repeatedly_killed_copy_completes,
+        copies_can_encrypt_values,
+        values_that_the_server_cannot_store_stop_one_thread,
+        a_schema_is_a_separate_database,
+        errors_do_not_contain_the_password,
         the_suite_runs,
     ])
 }
@@ -58,7 +58,7 @@ fn sqlite(path: &Path) -> String {
 }
 
 fn copy(from: &str, to: &str, arguments: &[&str]) -> Command {
-    // By the environment, where nobody else sees a password.
+    // By the environment, since other users can see arguments with a password.
     let mut copy = ckpt();
     copy.env("CKPT_FROM", from).env("CKPT_TO", to).args(["copy", "--json"]).args(arguments);
     copy
@@ -96,8 +96,8 @@ fn every_command_works_as_on_a_file(server: &Server) {
         &["show", "rich-1", "1f1e4fbf-bec5-6005-8001-2d43fac462cf", "--json"],
     ] {
         let (there, here) = (text(&run(database.url(), arguments)), golden.text(arguments));
-        // JSON columns keep no order of keys, so neither do channels and metadata.
-        let told = |text: &str| -> Vec<Value> {
+        // JSON columns do not preserve the order of keys, so neither do channels and metadata.
+        let comparable = |text: &str| -> Vec<Value> {
             let lines = text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| line.into()));
             let mut lines: Vec<_> = lines.map(sorted).collect();
             if arguments[0] == "show" {
@@ -105,7 +105,7 @@ fn every_command_works_as_on_a_file(server: &Server) {
             }
             lines
         };
-        assert!(!here.is_empty() && told(&there) == told(&here), "{arguments:?}");
+        assert!(!here.is_empty() && comparable(&there) == comparable(&here), "{arguments:?}");
     }
     let sealed = run(database.url(), &["show", "enc-1", "--channel", "log"]);
     assert!(failure(&sealed, 6).contains("LANGGRAPH_AES_KEY"));
@@ -126,7 +126,7 @@ fn every_command_works_as_on_a_file(server: &Server) {
     assert_eq!(text(&run(database.url(), &["threads"])), "0 threads\n");
 }
 
-fn what_python_wrote_arrives_and_comes_back(server: &Server) {
+fn copies_of_pythons_file_to_the_server_and_back_are_equal(server: &Server) {
     let database = database(server);
     let golden = Golden::new();
     let key = key_file(golden.directory.path());
@@ -142,7 +142,7 @@ fn what_python_wrote_arrives_and_comes_back(server: &Server) {
             (&checkpoints.len().into(), &writes.len().into())
         );
     }
-    // Compared both ways, nothing is missing and nothing differs, on any of the sides.
+    // Compared in both directions, nothing is missing and nothing differs on any side.
     let sides = [golden.url(), database.url().to_owned(), sqlite(&back)];
     for from in &sides {
         for to in sides.iter().filter(|to| *to != from) {
@@ -175,9 +175,9 @@ fn what_python_wrote_arrives_and_comes_back(server: &Server) {
     let expected = read(Arc::new(SqliteSaver::builder(&golden.path).build().unwrap()));
     assert_eq!(read(Arc::new(database.builder().cipher(cipher.clone()).build().unwrap())), expected);
     assert_eq!(read(Arc::new(SqliteSaver::builder(&back).cipher(cipher).build().unwrap())), expected);
-    // Ciphertext differs each time; whose write it is and where it stands does not.
-    let places = |path: &Path| -> Vec<_> { rows(path)[1].iter().map(|row| row[..7].to_vec()).collect() };
-    assert!(places(&back) == places(&golden.path));
+    // Ciphertext differs each time; the keys of the writes do not.
+    let keys = |path: &Path| -> Vec<_> { rows(path)[1].iter().map(|row| row[..7].to_vec()).collect() };
+    assert!(keys(&back) == keys(&golden.path));
     let parents = |path: &Path| -> Vec<_> { rows(path)[0].iter().map(|row| row[..4].to_vec()).collect() };
     assert!(parents(&back) == parents(&golden.path));
 }
@@ -192,7 +192,7 @@ fn rows_come_back_byte_by_byte(server: &Server) {
     assert_same_values(&source, &back);
 }
 
-/// Every row but the order of keys, which JSON columns do not keep.
+/// Compares all rows, ignoring the order of keys, which JSON columns do not preserve.
 fn assert_same_values(left: &Path, right: &Path) {
     let read = |path: &Path| {
         rows(path).map(|mut rows| {
@@ -226,7 +226,7 @@ fn sorted(value: Value) -> Value {
     }
 }
 
-fn a_copy_that_is_killed_ends_complete(server: &Server) {
+fn a_repeatedly_killed_copy_completes(server: &Server) {
     let database = database(server);
     let directory = tempfile::tempdir().unwrap();
     let source = filled(directory.path(), &["a", "b"], 300, 2000);
@@ -253,7 +253,7 @@ fn a_copy_that_is_killed_ends_complete(server: &Server) {
     assert_same_values(&source, &back);
 }
 
-fn values_are_sealed_on_the_way(server: &Server) {
+fn copies_can_encrypt_values(server: &Server) {
     let database = database(server);
     let directory = tempfile::tempdir().unwrap();
     let source = filled(directory.path(), &["canary"], 12, 50);
@@ -274,7 +274,7 @@ fn values_are_sealed_on_the_way(server: &Server) {
     let back = file(directory.path(), "back.sqlite");
     counts(database.url(), &sqlite(&back), &["--from-gcm-key", &key]);
     assert_same_values(&source, &back);
-    // Whoever forgot the key does not mix clear text in.
+    // Without a key, unencrypted values are not added to an encrypted database.
     let other = filled(
         &{
             let other = directory.path().join("other");
@@ -288,10 +288,10 @@ fn values_are_sealed_on_the_way(server: &Server) {
     assert!(failure(&copy(&sqlite(&other), database.url(), &[]).output().unwrap(), 6).contains("--to"));
 }
 
-fn what_the_server_cannot_hold_stops_one_thread(server: &Server) {
+fn values_that_the_server_cannot_store_stop_one_thread(server: &Server) {
     let database = database(server);
     let directory = tempfile::tempdir().unwrap();
-    // Python could not read a name with a backslash back, and no text there has U+0000.
+    // Python could not decode a name with a backslash, and the server cannot store U+0000.
     let source = filled(directory.path(), &["backslash", "good", "nul\0"], 3, 10);
     let connection = rusqlite::Connection::open(&source).unwrap();
     let rename = "UPDATE writes SET channel = 'a\\b' WHERE thread_id = 'backslash' AND channel = 'y'";
@@ -308,7 +308,7 @@ fn what_the_server_cannot_hold_stops_one_thread(server: &Server) {
     assert!(failure(&history, 3).contains("backslash"), "the checkpoint does not come before its writes");
 }
 
-fn a_schema_is_a_database_of_its_own(server: &Server) {
+fn a_schema_is_a_separate_database(server: &Server) {
     let database = database(server);
     let directory = tempfile::tempdir().unwrap();
     let source = filled(directory.path(), &["a"], 12, 50);
@@ -327,7 +327,7 @@ fn a_schema_is_a_database_of_its_own(server: &Server) {
     assert!(failure(&copy(&one, &one, &[]).output().unwrap(), 2).contains("same database"));
 }
 
-fn what_is_wrong_is_said_without_the_password(server: &Server) {
+fn errors_do_not_contain_the_password(server: &Server) {
     const PASSWORD: &str = "hunter2x";
     let (_, place) = server.url().rsplit_once('@').unwrap();
     let (user, _) = server.url().split_once("://").unwrap().1.split_once(':').unwrap();

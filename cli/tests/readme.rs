@@ -1,4 +1,4 @@
-//! The quick start of the README: what it says is what is run here.
+//! The README's quick start, compiled and run.
 
 use std::path::Path;
 use std::process::Command;
@@ -45,7 +45,7 @@ fn the_quick_start_runs_and_resumes() {
 }
 
 #[test]
-fn the_readme_says_what_is_run_here() {
+fn the_readme_equals_the_code_run_here() {
     let (_, block) = README.split_once("```rust,no_run\n").unwrap();
     let (block, _) = block.split_once("```\n").unwrap();
     assert!(block.lines().all(|line| !line.starts_with('#') || line.starts_with("#[")), "no hidden lines");

@@ -30,11 +30,11 @@ fn main() -> ExitCode {
     postgres::run(blocking![
         items_are_put_found_and_deleted,
         items_expire_and_are_swept,
-        a_look_from_outside_prolongs_no_life,
-        queries_find_what_was_put_with_vectors,
-        a_put_without_vectors_leaves_none_of_the_old_value,
+        reads_do_not_refresh_the_ttl_by_default,
+        queries_find_items_put_with_vectors,
+        a_put_without_vectors_deletes_the_old_ones,
         a_model_embeds,
-        what_is_wrong_is_said,
+        invalid_arguments_are_reported,
         the_examples_of_help_work,
         the_suite_of_stores_runs,
     ])
@@ -142,28 +142,28 @@ fn items_expire_and_are_swept(server: &Server) {
     assert_eq!(number(&database, "SELECT count(*) FROM store"), 2);
 }
 
-fn a_look_from_outside_prolongs_no_life(server: &Server) {
+fn reads_do_not_refresh_the_ttl_by_default(server: &Server) {
     let database = database(server, &[]);
     store(&database, &["put", "a", "k", "{}", "--ttl", "1h"]);
     let shorten = "UPDATE store SET expires_at = now() + interval '10 minutes'";
     in_runtime(async { database.client().await.batch_execute(shorten).await.unwrap() });
-    let prolonged =
+    let refreshed =
         || number(&database, "SELECT count(*) FROM store WHERE expires_at > now() + interval '30 minutes'");
     store(&database, &["get", "a", "k"]);
     store(&database, &["search", "a"]);
-    assert_eq!(prolonged(), 0);
+    assert_eq!(refreshed(), 0);
     store(&database, &["get", "a", "k", "--refresh-ttl"]);
-    assert_eq!(prolonged(), 1);
+    assert_eq!(refreshed(), 1);
     in_runtime(async { database.client().await.batch_execute(shorten).await.unwrap() });
     store(&database, &["search", "a", "--refresh-ttl"]);
-    assert_eq!(prolonged(), 1);
+    assert_eq!(refreshed(), 1);
 }
 
 fn with_ngrams<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     [arguments, &NGRAMS].concat()
 }
 
-fn queries_find_what_was_put_with_vectors(server: &Server) {
+fn queries_find_items_put_with_vectors(server: &Server) {
     for setup in [
         &["--embed-dims", "64"][..],
         &["--embed-dims", "64", "--vector-type", "halfvec", "--distance", "l2", "--ann", "flat"],
@@ -200,7 +200,7 @@ fn queries_find_what_was_put_with_vectors(server: &Server) {
     }
 }
 
-fn a_put_without_vectors_leaves_none_of_the_old_value(server: &Server) {
+fn a_put_without_vectors_deletes_the_old_ones(server: &Server) {
     for kind in ["vector", "halfvec"] {
         let database = database(server, &["--embed-dims", "64", "--vector-type", kind]);
         let old = with_ngrams(&["put", "a", "k", r#"{"text": "old words"}"#, "--vector-type", kind]);
@@ -214,16 +214,16 @@ fn a_put_without_vectors_leaves_none_of_the_old_value(server: &Server) {
         assert!(keys(&database, &query).is_empty());
         store(&database, &old);
         let put = run(&database, &["put", "a", "k", "{}", "--no-index"]);
-        assert!(put.status.success() && put.stderr.is_empty(), "who says so is not warned");
+        assert!(put.status.success() && put.stderr.is_empty(), "no warning with --no-index");
         assert_eq!(number(&database, "SELECT count(*) FROM store_vectors"), 0);
-        // What is deleted is not found either.
+        // Deleting an item deletes its vectors.
         store(&database, &old);
         store(&database, &["delete", "a", "k", "--yes"]);
         assert!(keys(&database, &query).is_empty());
     }
     let without = database(server, &[]);
     let put = run(&without, &["put", "a", "k", "{}"]);
-    assert!(put.status.success() && put.stderr.is_empty(), "there are no vectors that it could miss");
+    assert!(put.status.success() && put.stderr.is_empty(), "no warning in a store without vectors");
 }
 
 fn a_model_embeds(server: &Server) {
@@ -263,20 +263,20 @@ fn a_model_embeds(server: &Server) {
     assert!(line.contains("OPENAI_API_KEY") && !line.contains("api_key()"), "{line}");
 }
 
-fn what_is_wrong_is_said(server: &Server) {
+fn invalid_arguments_are_reported(server: &Server) {
     let database = database(server, &["--embed-dims", "64"]);
     let put = |more: &[&'static str]| [&["put", "a", "k", "{}"], more].concat();
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (vec!["put", "a", "k", "[1]"], "object"),
         (vec!["put", "a", "k", "{"], "JSON"),
         (vec!["put", "", "k", "{}"], "at least one label"),
-        (vec!["put", "a..b", "k", "{}"], "not empty"),
+        (vec!["put", "a..b", "k", "{}"], "not be empty"),
         (vec!["put", "langgraph.x", "k", "{}"], "langgraph"),
         (vec!["put", "a", "k", r#"{"x": "\u0000"}"#], "U+0000"),
         (put(&["--ttl", "soon"]), "--ttl"),
-        (put(&["--ttl=-1"]), "time to live"),
-        (put(&["--ttl", "NaN"]), "time to live"),
-        (put(&["--ttl", "0s"]), "time to live"),
+        (put(&["--ttl=-1"]), "invalid TTL"),
+        (put(&["--ttl", "NaN"]), "invalid TTL"),
+        (put(&["--ttl", "0s"]), "invalid TTL"),
         (put(&["--index", "x"]), "--embed"),
         (put(&["--embed", "ngrams"]), "--embed-dims"),
         (put(&["--embed", "ngrams", "--embed-dims", "0"]), "dims"),
@@ -288,17 +288,17 @@ fn what_is_wrong_is_said(server: &Server) {
         (vec!["search", "--filter", "{"], "--filter"),
         (vec!["search", "--filter", "[]"], "object"),
         (vec!["search", "--filter", r#"{"a": {"$in": [1]}}"#], "$eq"),
-        (vec!["namespaces", "--max-depth", "0"], "at least one label"),
+        (vec!["namespaces", "--max-depth", "0"], "max_depth must be at least 1"),
     ] {
         let line = failure(&run(&database, &arguments), 2);
-        assert!(line.contains(said) && !line.contains("hunter2"), "{arguments:?}: {line}");
+        assert!(line.contains(expected) && !line.contains("hunter2"), "{arguments:?}: {line}");
     }
     assert_eq!(store(&database, &["search"]), "0 items\n");
     let line = failure(&run(&database, &["setup", "--embed-dims", "65"]), 4);
     assert!(line.contains("vector(64)"), "{line}");
 }
 
-/// Runs what `--help` shows, as a shell does.
+/// Runs the examples of `--help` in a shell.
 fn the_examples_of_help_work(server: &Server) {
     let database = database(server, &["--embed-dims", "256"]);
     let directory = Path::new(env!("CARGO_BIN_EXE_ckpt")).parent().unwrap();
@@ -308,7 +308,7 @@ fn the_examples_of_help_work(server: &Server) {
     )
     .unwrap();
     let separator = if database.url().contains('?') { '&' } else { '?' };
-    // What reads comes after what puts, and what deletes at the end.
+    // Puts run before reads, and deletions last.
     for command in ["setup", "put", "get", "search", "namespaces", "sweep", "delete", "demo"] {
         let help = text(&ckpt().args(["store", command, "--help"]).output().unwrap());
         let (_, examples) = help.split_once("Example").unwrap();

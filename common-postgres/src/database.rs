@@ -1,4 +1,4 @@
-//! Connections of a pool, statements on them, and what is repeated when one fails.
+//! The connection pool, statements on its connections, and retries.
 
 use std::fmt;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use tokio_postgres::{IsolationLevel, Row, SimpleQueryMessage, Statement};
 use crate::SYSTEM;
 use crate::error::{convert, convert_pool, is_stale_statement};
 
-/// A parameter and the type that the server is told it has.
+/// A parameter and the type that is declared for it.
 pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// A pool of connections to one database. Clones share it.
@@ -28,8 +28,8 @@ pub struct Database {
 }
 
 impl Database {
-    /// Uses a pool. Without named statements every call carries its SQL with it and leaves nothing on the connection,
-    /// as a pooler in transaction mode needs it.
+    /// Uses a pool. Without named statements every call sends its SQL and leaves no state on the connection, as a
+    /// pooler in transaction mode requires.
     pub fn new(pool: Pool, owns_pool: bool, named_statements: bool, max_retries: u32) -> Self {
         Self { pool, owns_pool, named_statements, max_retries }
     }
@@ -39,10 +39,10 @@ impl Database {
         self.pool.status().max_size
     }
 
-    /// Takes a connection out of the pool; it goes back when it is dropped.
+    /// Takes a connection from the pool; dropping it returns it.
     ///
     /// # Errors
-    /// [`Timeout`](checkpoint_core::ErrorKind::Timeout) when none became free in time, and what connecting says.
+    /// [`Timeout`](checkpoint_core::ErrorKind::Timeout) when none became free in time, and any error from connecting.
     ///
     /// # Cancellation
     /// May be dropped at any time.
@@ -53,15 +53,14 @@ impl Database {
         Ok(Connection { client, named_statements: self.named_statements })
     }
 
-    /// Runs a call on a connection, and repeats it on another one while it fails with an error that may pass: the
-    /// server restarts, the connection was cut, another transaction was in the way. Whatever is passed here must be
-    /// safe to run twice.
+    /// Runs a call on a connection, and retries it on another one while it fails with a transient error: the server
+    /// restarts, the connection was lost, or another transaction conflicted. The call must be safe to run twice.
     ///
     /// # Errors
-    /// The last attempt's.
+    /// The last attempt's error.
     ///
     /// # Cancellation
-    /// As the call itself.
+    /// That of the call itself.
     pub async fn run<T, F>(&self, attempt: impl Fn(Connection) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -109,8 +108,8 @@ pub struct Connection {
     named_statements: bool,
 }
 
-/// A transaction that is rolled back unless it is committed. Its statements have no names: one that the server has
-/// forgotten would end it.
+/// A transaction that is rolled back unless it is committed. Its statements are unnamed: a stale named statement would
+/// abort it.
 pub struct Transaction<'a> {
     transaction: deadpool_postgres::Transaction<'a>,
 }
@@ -134,10 +133,10 @@ impl Connection {
     /// statement.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
-    /// The statement may run all the same.
+    /// The statement may still run.
     pub async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
         let run = async || {
             if self.named_statements {
@@ -148,7 +147,7 @@ impl Connection {
             }
         };
         match run().await {
-            Err(error) if self.forgets(&error) => run().await.map_err(convert),
+            Err(error) if self.clear_stale(&error) => run().await.map_err(convert),
             rows => rows.map_err(convert),
         }
     }
@@ -156,31 +155,31 @@ impl Connection {
     /// Runs SQL text without parameters.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
-    /// The text may run all the same.
+    /// The text may still run.
     pub async fn batch(&self, sql: &str) -> Result<()> {
         self.client.batch_execute(sql).await.map_err(convert)
     }
 
-    /// Forgets the named statements, where the server has forgotten one or its tables have changed under it: they are
-    /// prepared anew. Nothing ran then, so that the statement is repeated at once.
-    fn forgets(&self, error: &tokio_postgres::Error) -> bool {
-        let forgets = is_stale_statement(error);
-        if forgets {
+    /// Clears the cache of named statements if the error says that one is stale, and tells so. Nothing ran then, so the
+    /// statement can be retried immediately.
+    fn clear_stale(&self, error: &tokio_postgres::Error) -> bool {
+        let is_stale = is_stale_statement(error);
+        if is_stale {
             self.client.statement_cache.clear();
         }
-        forgets
+        is_stale
     }
 
-    /// Runs SQL text without parameters and returns the first column of its rows, line by line.
+    /// Runs SQL text without parameters and returns the first column of its rows, joined by newlines.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
-    /// The text may run all the same.
+    /// The text may still run.
     pub async fn simple(&self, sql: &str) -> Result<String> {
         let messages = self.client.simple_query(sql).await.map_err(convert)?;
         let lines = messages.iter().filter_map(|message| match message {
@@ -190,48 +189,48 @@ impl Connection {
         Ok(lines.collect::<Vec<_>>().join("\n"))
     }
 
-    /// Begins a transaction in which every statement sees what was committed before it, whatever the server's default.
+    /// Begins a transaction at isolation level READ COMMITTED, whatever the server's default.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
-    /// Nothing was begun, or it is rolled back.
+    /// No transaction was begun, or it is rolled back.
     pub async fn begin(&mut self) -> Result<Transaction<'_>> {
         let transaction = self.client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
         transaction.start().await.map(|transaction| Transaction { transaction }).map_err(convert)
     }
 
-    /// Runs a statement that is not to be kept: one that hardly anybody asks for again. One round trip.
+    /// Runs a statement without preparing it, for statements that are rarely repeated. One round trip.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
-    /// The statement may run all the same.
+    /// The statement may still run.
     pub async fn query_once(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
         self.client.query_typed(sql, params).await.map_err(convert)
     }
 
     /// Runs SQL text without parameters and then a statement, in a transaction of their own and in one round trip:
-    /// all of it is sent before anything comes back. Returns how many rows the statement changed.
+    /// everything is pipelined. Returns how many rows the statement changed.
     ///
     /// # Errors
-    /// What the server says; nothing was changed then.
+    /// Any error from the server; nothing was changed then.
     ///
     /// # Cancellation
-    /// A dropped call ran wholly or not at all.
+    /// A dropped call took effect completely or not at all.
     pub async fn transact(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let run = async || {
             if self.named_statements {
                 let statement: Statement = self.client.prepare_typed_cached(sql, &types(params)).await?;
-                self.enclosed(first, self.client.execute(&statement, &values(params))).await
+                self.in_transaction(first, self.client.execute(&statement, &values(params))).await
             } else {
-                self.enclosed(first, self.client.execute_typed(sql, params)).await
+                self.in_transaction(first, self.client.execute_typed(sql, params)).await
             }
         };
         match run().await {
-            Err(error) if self.forgets(&error) => run().await.map_err(convert),
+            Err(error) if self.clear_stale(&error) => run().await.map_err(convert),
             changed => changed.map_err(convert),
         }
     }
@@ -240,10 +239,10 @@ impl Connection {
     /// [`transact`](Self::transact) does with one.
     ///
     /// # Errors
-    /// What the server says first; nothing was changed then.
+    /// The first error from the server; nothing was changed then.
     ///
     /// # Cancellation
-    /// A dropped call ran wholly or not at all.
+    /// A dropped call took effect completely or not at all.
     pub async fn transact_all(&self, first: &str, statements: &[(&str, Vec<Param<'_>>)]) -> Result<()> {
         let run = async || {
             let mut prepared = Vec::with_capacity(statements.len());
@@ -253,7 +252,7 @@ impl Connection {
                 }
             }
             let values: Vec<_> = statements.iter().map(|(_, params)| values(params)).collect();
-            // Ordered, so that they are polled, and with that sent, one after the other.
+            // Ordered, so that they are polled, and thereby sent, one after the other.
             let sent: FuturesOrdered<_> = statements
                 .iter()
                 .enumerate()
@@ -268,57 +267,57 @@ impl Connection {
                     }
                 })
                 .collect();
-            self.enclosed(first, sent.try_collect::<Vec<u64>>()).await.map(|_| ())
+            self.in_transaction(first, sent.try_collect::<Vec<u64>>()).await.map(|_| ())
         };
         match run().await {
-            Err(error) if self.forgets(&error) => run().await.map_err(convert),
+            Err(error) if self.clear_stale(&error) => run().await.map_err(convert),
             done => done.map_err(convert),
         }
     }
 
     /// Runs SQL text without parameters and then a statement, as [`transact`](Self::transact) does, and returns the
-    /// statement's rows. The text is for settings that hold for the statement alone.
+    /// statement's rows. The text is for settings that apply to this statement only.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
-    /// A dropped call ran wholly or not at all.
+    /// A dropped call took effect completely or not at all.
     pub async fn query_within(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
         let run = async || {
             if self.named_statements {
                 let statement: Statement = self.client.prepare_typed_cached(sql, &types(params)).await?;
-                self.enclosed(first, self.client.query(&statement, &values(params))).await
+                self.in_transaction(first, self.client.query(&statement, &values(params))).await
             } else {
-                self.enclosed(first, self.client.query_typed(sql, params)).await
+                self.in_transaction(first, self.client.query_typed(sql, params)).await
             }
         };
         match run().await {
-            Err(error) if self.forgets(&error) => run().await.map_err(convert),
+            Err(error) if self.clear_stale(&error) => run().await.map_err(convert),
             rows => rows.map_err(convert),
         }
     }
 
-    /// Runs SQL text without parameters and then a statement that is not to be kept, as
-    /// [`query_within`](Self::query_within) does.
+    /// Runs SQL text without parameters and then a statement, as [`query_within`](Self::query_within) does, without
+    /// preparing the statement.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
-    /// A dropped call ran wholly or not at all.
+    /// A dropped call took effect completely or not at all.
     pub async fn query_once_within(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        self.enclosed(first, self.client.query_typed(sql, params)).await.map_err(convert)
+        self.in_transaction(first, self.client.query_typed(sql, params)).await.map_err(convert)
     }
 
-    /// Sends a transaction's begin, a statement and the end at once. One that failed is rolled back by its COMMIT.
-    async fn enclosed<T>(
+    /// Pipelines BEGIN, a statement and COMMIT. The COMMIT of a failed transaction rolls it back.
+    async fn in_transaction<T>(
         &self,
         first: &str,
         statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, tokio_postgres::Error> {
         let opening = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {first}");
-        // Futures of the driver send when they are polled first, and `join` polls them in order without a pause.
+        // The driver's futures send when they are first polled, and `join` polls them in order without yielding.
         let (begun, result, committed) =
             join3(self.client.batch_execute(&opening), statement, self.client.batch_execute("COMMIT")).await;
         begun?;
@@ -331,7 +330,7 @@ impl Transaction<'_> {
     /// Runs a statement and returns its rows: one round trip.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
     /// The transaction is rolled back when it is dropped.
@@ -342,7 +341,7 @@ impl Transaction<'_> {
     /// Runs SQL text without parameters: one round trip.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
     /// The transaction is rolled back when it is dropped.
@@ -353,7 +352,7 @@ impl Transaction<'_> {
     /// Commits.
     ///
     /// # Errors
-    /// What the server says.
+    /// Any error from the server.
     ///
     /// # Cancellation
     /// The transaction is committed or rolled back.

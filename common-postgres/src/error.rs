@@ -1,4 +1,4 @@
-//! What the server, the driver and the pool say, in the workspace's terms: one table.
+//! Converts errors of the server, the driver and the pool to ours, in one table.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,28 +9,25 @@ use deadpool_postgres::{HookError, PoolError, TimeoutType};
 use rustls::CertificateError;
 use tokio_postgres::error::{DbError, Severity};
 
-/// What a caller is told when tables are missing.
 const RUN_SETUP: &str = "the database does not have the tables; run setup()";
-
-/// What a caller is told when something cannot be written.
 const READ_ONLY: &str = "the server is read-only (a replica, or default_transaction_read_only); \
-                             name the primary, or add target_session_attrs=read-write";
-
+                         connect to the primary, or add target_session_attrs=read-write";
 const PGBOUNCER: &str = "a prepared statement is gone or not ours, as happens behind PgBouncer in transaction mode; \
-                         say pgbouncer(true)";
-const TOO_LARGE: &str = "PostgreSQL cannot hold a value this large: ids share about 2,700 bytes in an index, \
-                         and a row's value has at most 1 GB";
+                         set pgbouncer(true)";
+const TOO_LARGE: &str = "PostgreSQL cannot store a value this large: an index entry holds about 2,700 bytes of ids, \
+                         and a column at most 1 GB";
 const BAD_PASSWORD: &str = "the server refused the password; check user and password";
-const NO_DATABASE: &str = "the database does not exist; create it, or name another one";
-const REFUSED: &str = "the server refused the call";
+const NO_DATABASE: &str = "the database does not exist; create it, or choose another one";
+const REFUSED: &str = "the server rejected the call";
 const UNREACHABLE: &str = "the server cannot be reached; check host and port, and that it runs";
 const LOST: &str = "the connection to the server was lost";
 
-type Row = (ErrorKind, &'static str, bool);
+/// Kind, message with the remedy, and whether a retry may succeed.
+type Description = (ErrorKind, &'static str, bool);
 
-/// Turns an error of the driver into ours.
+/// Converts an error of the driver.
 ///
-/// The source is kept, without what the server says about values: its detail, hint and context.
+/// The source is kept without the server's detail, hint and context, which may quote values.
 pub fn convert(error: tokio_postgres::Error) -> Error {
     if let Some(db) = error.as_db_error() {
         let (kind, message, retryable) = describe(db);
@@ -40,7 +37,7 @@ pub fn convert(error: tokio_postgres::Error) -> Error {
     Error::new(kind, message).retryable(retryable).with_source(error)
 }
 
-/// Turns an error of the pool into ours.
+/// Converts an error of the pool.
 pub fn convert_pool(error: PoolError) -> Error {
     use ErrorKind::{Backend, InvalidConfig, Timeout, Unavailable};
     let (kind, message, retryable) = match error {
@@ -54,7 +51,7 @@ pub fn convert_pool(error: PoolError) -> Error {
         ),
         PoolError::Timeout(TimeoutType::Create) => (
             Unavailable,
-            "the server did not let a connection in within connect_timeout; check host and port, and that it runs",
+            "no connection was established within connect_timeout; check host and port, and that the server runs",
             true,
         ),
         PoolError::Timeout(TimeoutType::Recycle) => (Unavailable, LOST, true),
@@ -62,22 +59,24 @@ pub fn convert_pool(error: PoolError) -> Error {
         PoolError::NoRuntimeSpecified => {
             (InvalidConfig, "the pool has timeouts but no runtime; build it with Runtime::Tokio1", false)
         }
-        PoolError::PostCreateHook(_) => (Backend, "the pool's own hook refused the connection", false),
+        PoolError::PostCreateHook(_) => {
+            (Backend, "the pool's post_create hook rejected the connection", false)
+        }
     };
     Error::new(kind, message).retryable(retryable).with_source(error)
 }
 
-/// Whether a prepared statement has to be prepared anew: the server lost it, or a table has changed since.
+/// Whether a prepared statement has to be prepared again: the server lost it, or a table has changed since.
 pub fn is_stale_statement(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_some_and(|db| db.code().code() == "26000" || is_stale_plan(db))
 }
 
-/// The table of what the server says: kind, what to do, and whether repeating the call may help.
-fn describe(db: &DbError) -> Row {
+/// The table of the server's errors by SQLSTATE.
+fn describe(db: &DbError) -> Description {
     use ErrorKind::{
         Backend, Conflict, InvalidArgument, InvalidConfig, Schema, Timeout, Unavailable, Unsupported,
     };
-    // PgBouncer does not send the severity that is never translated, nor does it translate.
+    // PgBouncer sends no untranslated severity field, but it never translates the other one.
     let fatal = match db.parsed_severity() {
         Some(severity) => matches!(severity, Severity::Fatal | Severity::Panic),
         None => db.severity() == "FATAL",
@@ -93,9 +92,9 @@ fn describe(db: &DbError) -> Row {
         ),
         "3F000" | "42P01" | "42703" => (Schema, RUN_SETUP, false),
         "25006" => (Unsupported, READ_ONLY, false),
-        // PgBouncer has this code for nearly everything, the server for a client that makes mistakes.
+        // PgBouncer uses this code for nearly everything, PostgreSQL for protocol violations.
         "08P01" if db.message().contains("unsupported startup parameter") => {
-            (InvalidConfig, "PgBouncer refuses what the startup packet has; say pgbouncer(true)", false)
+            (InvalidConfig, "PgBouncer rejects a parameter of the startup packet; set pgbouncer(true)", false)
         }
         "08P01"
             if ["authentication failed", "no such user"].iter().any(|part| db.message().contains(part)) =>
@@ -104,7 +103,9 @@ fn describe(db: &DbError) -> Row {
         }
         "08P01" if db.message().contains("no such database") => (InvalidConfig, NO_DATABASE, false),
         "08P01" if !fatal => (Backend, REFUSED, false),
-        "57P01" | "57P02" | "57P03" => (Unavailable, "the server stops or starts; try again", true),
+        "57P01" | "57P02" | "57P03" => {
+            (Unavailable, "the server is starting or shutting down; try again", true)
+        }
         "25P03" | "57P05" => (Unavailable, "the server closed a connection that was idle for too long", true),
         "40003" => (Unavailable, LOST, true),
         "53300" => (
@@ -116,11 +117,11 @@ fn describe(db: &DbError) -> Row {
         "53200" => (Backend, "the server ran out of memory", false),
         "57014" => (Timeout, "the statement took longer than statement_timeout, or was cancelled", false),
         "25P04" => (Timeout, "the transaction took longer than transaction_timeout", false),
-        "55P03" => (Timeout, "another transaction held its lock for too long; try again", true),
-        "40001" | "40P01" => (Conflict, "another transaction was in the way; try again", true),
+        "55P03" => (Timeout, "another transaction held a lock for too long; try again", true),
+        "40001" | "40P01" => (Conflict, "the transaction conflicted with another one; try again", true),
         // Python's setup takes no lock.
         "23505" | "42P06" | "42P07" | "42701" | "42710" => {
-            (Conflict, "another process made the same thing at the same time; try again", true)
+            (Conflict, "another process created the same object at the same time; try again", true)
         }
         "XX000" if db.message().contains("tuple concurrently updated") => {
             (Conflict, "another process changed the same table; try again", true)
@@ -129,25 +130,25 @@ fn describe(db: &DbError) -> Row {
             (InvalidArgument, TOO_LARGE, false)
         }
         "XX001" | "XX002" => {
-            (Backend, "the server found damage in its files; look at its log, and restore a backup", false)
+            (Backend, "the server found corrupted data; look at its log, and restore a backup", false)
         }
         "26000" => (Conflict, PGBOUNCER, true),
         "42P05" => (InvalidConfig, PGBOUNCER, false),
         "0A000" if is_stale_plan(db) => (Conflict, "the tables were changed meanwhile; try again", true),
-        "0A000" => (Unsupported, "the server does not offer this; it may be too old", false),
+        "0A000" => (Unsupported, "the server does not support this; it may be too old", false),
         "54001" => (InvalidArgument, "a value is nested too deeply for the server", false),
         "54000" => (InvalidArgument, TOO_LARGE, false),
         "22P05" | "22021" => (
             InvalidArgument,
-            "PostgreSQL cannot hold a text with NUL in it, or with characters that the database's encoding lacks",
+            "PostgreSQL cannot store text with NUL, or with characters that the database's encoding lacks",
             false,
         ),
         _ => match code.get(..2).unwrap_or_default() {
             "08" => (Unavailable, LOST, true),
-            "22" => (InvalidArgument, "the server cannot hold a value of this call", false),
+            "22" => (InvalidArgument, "the server cannot store a value of this call", false),
             "28" => (
                 InvalidConfig,
-                "the server does not let this role in from here; check user, sslmode, certificates, and the server's pg_hba.conf",
+                "the server does not allow this role to connect; check user, sslmode, certificates, and the server's pg_hba.conf",
                 false,
             ),
             _ => (Backend, REFUSED, false),
@@ -155,13 +156,13 @@ fn describe(db: &DbError) -> Row {
     }
 }
 
-/// The same for what the driver says on its own. Its kinds are private, but each has one text that never varies.
-fn describe_client(error: &tokio_postgres::Error) -> Row {
+/// The table of the driver's own errors. Their kinds are private, but each has a constant text.
+fn describe_client(error: &tokio_postgres::Error) -> Description {
     use ErrorKind::{Backend, Codec, InvalidArgument, InvalidConfig, Timeout, Unavailable};
     if error.is_closed() {
         return (Unavailable, LOST, true);
     }
-    // A server that does not like our certificate says so only after the handshake, in TLS 1.3.
+    // With TLS 1.3 a server rejects our certificate only after the handshake.
     if let Some(tls) = source_of::<rustls::Error>(error) {
         return describe_tls(tls);
     }
@@ -169,13 +170,13 @@ fn describe_client(error: &tokio_postgres::Error) -> Row {
     let cause = error.source().map(ToString::to_string).unwrap_or_default();
     match text.as_str() {
         "error connecting to server" if cause.starts_with("database ") => {
-            (Unavailable, "no server has what target_session_attrs asks for", true)
+            (Unavailable, "no server satisfies target_session_attrs", true)
         }
         "error connecting to server" => (Unavailable, UNREACHABLE, true),
         "error communicating with the server" => (Unavailable, LOST, true),
         "timeout waiting for server" => (Timeout, "the server did not answer in time", true),
         "error performing TLS handshake" if cause.contains("does not support TLS") => {
-            (InvalidConfig, "the server does not offer TLS; turn it on there, or set sslmode=disable", false)
+            (InvalidConfig, "the server does not support TLS; enable it there, or set sslmode=disable", false)
         }
         "error performing TLS handshake"
             if source_of::<io::Error>(error).is_some_and(|io| io.kind() != io::ErrorKind::InvalidInput) =>
@@ -184,11 +185,11 @@ fn describe_client(error: &tokio_postgres::Error) -> Row {
         }
         "error performing TLS handshake" => (InvalidConfig, "TLS cannot be used with this host", false),
         "invalid configuration" if cause.contains("password") => {
-            (InvalidConfig, "the server asks for a password and none was given", false)
+            (InvalidConfig, "the server requires a password and none was given", false)
         }
         "authentication error" | "invalid configuration" | "invalid connection string" => (
             InvalidConfig,
-            "the server and this client do not agree on how to authenticate; check password and channel_binding",
+            "the server and this client have no authentication method in common; check password and channel_binding",
             false,
         ),
         "error encoding message to server" => (InvalidArgument, TOO_LARGE, false),
@@ -196,69 +197,68 @@ fn describe_client(error: &tokio_postgres::Error) -> Row {
             (InvalidArgument, "a value cannot be sent to the server", false)
         }
         _ if text.starts_with("error deserializing column") => {
-            (Codec, "a stored row does not have LangGraph's shape", false)
+            (Codec, "a stored row does not have LangGraph's column types", false)
         }
-        _ => (Backend, "the server's answer was not understood", false),
+        _ => (Backend, "the server's response was not understood", false),
     }
 }
 
-fn describe_tls(error: &rustls::Error) -> Row {
+fn describe_tls(error: &rustls::Error) -> Description {
     use CertificateError::{
         Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet, NotValidYetContext,
         Other, UnknownIssuer,
     };
-    const UNSIGNED: &str =
-        "the server's certificate is not signed by an authority that is trusted here; look at sslrootcert";
+    const UNSIGNED: &str = "the server's certificate is not signed by a trusted authority; check sslrootcert";
     let message = match error {
         rustls::Error::InvalidCertificate(UnknownIssuer) => UNSIGNED,
         rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }) => {
-            "the server's certificate is for another name (its subjectAltName counts); \
+            "the server's certificate is for another name (its subjectAltName); \
              connect by that name, or set sslmode=verify-ca"
         }
         rustls::Error::InvalidCertificate(
             Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. },
-        ) => "the server's certificate is expired or not valid yet; look at the clocks too",
+        ) => "the server's certificate is expired or not valid yet; check the clocks too",
         rustls::Error::InvalidCertificate(Other(other)) => match format!("{other:?}") {
             fault if fault.contains("UnsupportedCertVersion") => {
-                "the server's certificate is of X.509 version 1; make one of version 3, with a subjectAltName"
+                "the server's certificate has X.509 version 1; make one of version 3, with a subjectAltName"
             }
-            // It signed itself, and is not the one that was named.
+            // Self-signed, and not the one that is trusted.
             fault if fault.contains("CaUsedAsEndEntity") => UNSIGNED,
             _ => "the server's certificate cannot be accepted",
         },
         rustls::Error::InvalidCertificate(_) => "the server's certificate cannot be accepted",
         rustls::Error::AlertReceived(_) => {
-            "the server refused the TLS handshake; check sslcert and sslkey, and that it speaks TLS 1.2 or 1.3"
+            "the server rejected the TLS handshake; check sslcert and sslkey, and that it supports TLS 1.2 or 1.3"
         }
-        _ => "the server's TLS cannot be used; it must speak TLS 1.2 or 1.3",
+        _ => "the server's TLS cannot be used; it must support TLS 1.2 or 1.3",
     };
     (ErrorKind::InvalidConfig, message, false)
 }
 
-/// The first cause of a type, also where an I/O error carries it.
+/// The first source of a type, also where an I/O error wraps it.
 fn source_of<T: StdError + 'static>(error: &tokio_postgres::Error) -> Option<&T> {
     let mut next = error.source();
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref() {
             return Some(found);
         }
-        let carried = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        next = match carried {
-            Some(carried) => Some(carried),
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = match wrapped {
+            Some(wrapped) => Some(wrapped),
             None => error.source(),
         };
     }
     None
 }
 
-/// A plan changes its columns when a table does. The message is translated on servers that speak other languages, the
-/// routine is not.
+/// Whether a cached plan's columns changed because a table did. Servers with another locale translate the message, but
+/// not the routine.
 fn is_stale_plan(db: &DbError) -> bool {
     db.code().code() == "0A000"
         && (db.routine() == Some("RevalidateCachedQuery") || db.message().contains("cached plan"))
 }
 
-/// What the server said, as far as it is safe to show.
+/// The server's error without the parts that may quote values.
 struct ServerError {
     severity: String,
     code: String,
@@ -268,7 +268,7 @@ struct ServerError {
 impl ServerError {
     fn new(db: &DbError) -> Self {
         let code = db.code().code();
-        // Data exceptions quote the value, and what a trigger raises may be anything.
+        // Data exceptions quote the value, and errors raised by triggers may contain anything.
         let quotes = code.starts_with("22") || code.starts_with("P0");
         let message = db.message();
         let end = if quotes { message.find(|c: char| !c.is_alphabetic() && c != ' ') } else { None };
@@ -301,8 +301,8 @@ mod tests {
 
     use super::*;
 
-    /// What the driver makes of the fields that a server sends.
-    async fn said(fields: &[(u8, &str)]) -> tokio_postgres::Error {
+    /// The driver's error for an error response with these fields.
+    async fn server_error(fields: &[(u8, &str)]) -> tokio_postgres::Error {
         let mut body = Vec::new();
         for (field, text) in fields {
             body.push(*field);
@@ -316,19 +316,19 @@ mod tests {
         let (client, mut server) = tokio::io::duplex(1 << 16);
         server.write_all(&packet).await.unwrap();
         let mut config = Config::new();
-        config.user("somebody").ssl_mode(tokio_postgres::config::SslMode::Disable);
+        config.user("user").ssl_mode(tokio_postgres::config::SslMode::Disable);
         match config.connect_raw(client, NoTls).await {
-            Ok(_) => panic!("an error lets nobody in"),
+            Ok(_) => panic!("an error response must not connect"),
             Err(error) => error,
         }
     }
 
-    async fn said_shortly(severity: &str, code: &str, message: &str) -> tokio_postgres::Error {
-        said(&[(b'S', severity), (b'V', severity), (b'C', code), (b'M', message)]).await
+    async fn short_server_error(severity: &str, code: &str, message: &str) -> tokio_postgres::Error {
+        server_error(&[(b'S', severity), (b'V', severity), (b'C', code), (b'M', message)]).await
     }
 
     #[tokio::test]
-    async fn every_code_has_its_kind() {
+    async fn codes_map_to_kinds() {
         use ErrorKind::{
             Backend, Conflict, InvalidArgument, InvalidConfig, Schema, Timeout, Unavailable, Unsupported,
         };
@@ -387,18 +387,18 @@ mod tests {
             ("ERROR", "é", "no code at all", Backend, false),
         ];
         for (severity, code, message, kind, retryable) in table {
-            let error = convert(said_shortly(severity, code, message).await);
+            let error = convert(short_server_error(severity, code, message).await);
             assert_eq!((error.kind(), error.is_retryable()), (kind, retryable), "{code} {message}");
             let source = error.source().map(ToString::to_string);
             assert!(
                 source.is_some_and(|source| source.contains(code)),
-                "the server's words are kept: {code}"
+                "the server's message is kept: {code}"
             );
         }
     }
 
     #[tokio::test]
-    async fn no_value_is_shown() {
+    async fn errors_do_not_contain_values() {
         let secret = "4711-visible";
         let quoted = format!("invalid input syntax for type integer: \"{secret}\"");
         let raised = format!("quota of {secret}");
@@ -415,7 +415,7 @@ mod tests {
                 (b'H', secret),
                 (b'W', secret),
             ];
-            let error = convert(said(&fields).await);
+            let error = convert(server_error(&fields).await);
             let shown = format!("{error} {error:?} {:?} {}", error.source(), error.source().unwrap());
             assert!(!shown.contains(secret), "{shown}");
             assert!(shown.contains(kept), "{shown}");
@@ -423,22 +423,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pgbouncers_severity_counts() {
+    async fn pgbouncers_severity_is_read() {
         let fields = [(b'S', "FATAL"), (b'C', "08P01"), (b'M', "query_wait_timeout")];
-        assert_eq!(convert(said(&fields).await).kind(), ErrorKind::Unavailable);
+        assert_eq!(convert(server_error(&fields).await).kind(), ErrorKind::Unavailable);
         let fields = [(b'S', "ERROR"), (b'C', "08P01"), (b'M', "insufficient data left in message")];
-        assert_eq!(convert(said(&fields).await).kind(), ErrorKind::Backend);
+        assert_eq!(convert(server_error(&fields).await).kind(), ErrorKind::Backend);
     }
 
     #[tokio::test]
-    async fn stale_statements_are_told_from_missing_features() {
-        assert!(is_stale_statement(&said_shortly("ERROR", "26000", "gone").await));
-        assert!(!is_stale_statement(&said_shortly("ERROR", "0A000", "not implemented").await));
-        assert!(!is_stale_statement(&said_shortly("ERROR", "42P01", "cached plan").await));
-        // A server that speaks German.
+    async fn stale_statements_differ_from_missing_features() {
+        assert!(is_stale_statement(&short_server_error("ERROR", "26000", "gone").await));
+        assert!(!is_stale_statement(&short_server_error("ERROR", "0A000", "not implemented").await));
+        assert!(!is_stale_statement(&short_server_error("ERROR", "42P01", "cached plan").await));
+        // A server with German messages.
         let plan = "gecachter Plan darf den Ergebnistyp nicht ändern";
         let fields = [(b'S', "FEHLER"), (b'C', "0A000"), (b'M', plan), (b'R', "RevalidateCachedQuery")];
-        assert!(is_stale_statement(&said(&fields).await));
+        assert!(is_stale_statement(&server_error(&fields).await));
     }
 
     #[tokio::test]
@@ -446,14 +446,14 @@ mod tests {
         let (client, server) = tokio::io::duplex(64);
         drop(server);
         let mut config = Config::new();
-        config.user("somebody").ssl_mode(tokio_postgres::config::SslMode::Disable);
-        let Err(error) = config.connect_raw(client, NoTls).await else { panic!("nobody is there") };
+        config.user("user").ssl_mode(tokio_postgres::config::SslMode::Disable);
+        let Err(error) = config.connect_raw(client, NoTls).await else { panic!("there is no server") };
         let error = convert(error);
         assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error:?}");
     }
 
     #[tokio::test]
-    async fn the_pool_has_words_of_its_own() {
+    async fn pool_errors_map_to_kinds() {
         let table = [
             (PoolError::Timeout(TimeoutType::Wait), ErrorKind::Timeout, true, "max_connections"),
             (PoolError::Timeout(TimeoutType::Create), ErrorKind::Unavailable, true, "connect_timeout"),
@@ -462,13 +462,15 @@ mod tests {
             (PoolError::NoRuntimeSpecified, ErrorKind::InvalidConfig, false, "runtime"),
             (PoolError::PostCreateHook(HookError::message("not today")), ErrorKind::Backend, false, "hook"),
             (
-                PoolError::Backend(said_shortly("FATAL", "28P01", "no").await),
+                PoolError::Backend(short_server_error("FATAL", "28P01", "no").await),
                 ErrorKind::InvalidConfig,
                 false,
                 "password",
             ),
             (
-                PoolError::PostCreateHook(HookError::Backend(said_shortly("ERROR", "40001", "no").await)),
+                PoolError::PostCreateHook(HookError::Backend(
+                    short_server_error("ERROR", "40001", "no").await,
+                )),
                 ErrorKind::Conflict,
                 true,
                 "try again",
@@ -483,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_certificates_say_what_to_do() {
+    fn certificate_errors_say_what_to_do() {
         let table = [
             (CertificateError::UnknownIssuer, "sslrootcert"),
             (CertificateError::NotValidForName, "another name"),

@@ -1,4 +1,4 @@
-//! What the Postgres backends share.
+//! Shared by the Postgres backends: configuration, TLS, connection pool, errors, migrations.
 
 mod config;
 mod connect;

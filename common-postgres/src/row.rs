@@ -1,4 +1,4 @@
-//! Reading rows, and parameters that the driver has no type for.
+//! Reading columns, and parameter types that the driver lacks.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,13 +10,13 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
 use crate::convert;
 
-/// The version of the binary form of `jsonb`, which stands before the text.
+/// The version byte of the binary format of `jsonb`, which precedes the text.
 const JSONB_VERSION: u8 = 1;
 
-/// JSON text as a parameter or a column of type `jsonb`.
+/// JSON text as a parameter or column of type `jsonb`.
 pub struct Json<'a>(pub &'a str);
 
-// The driver logs parameters: none of a user's values may be among them.
+// The driver logs parameters, so `Debug` must not show user values.
 impl fmt::Debug for Json<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Json({} bytes)", self.0.len())
@@ -42,7 +42,7 @@ impl<'a> FromSql<'a> for Json<'a> {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn StdError + Sync + Send>> {
         match raw {
             [JSONB_VERSION, text @ ..] => Ok(Self(std::str::from_utf8(text)?)),
-            _ => Err("an unknown form of jsonb".into()),
+            _ => Err("unknown jsonb version".into()),
         }
     }
 
@@ -67,7 +67,7 @@ pub fn text(row: &Row, at: usize) -> Result<Str> {
     column::<&str>(row, at).map(Str::from)
 }
 
-/// Writes a name so that SQL takes it as it is.
+/// Quotes an identifier.
 pub fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

@@ -152,7 +152,7 @@ async fn client_certificate(tls: &Tls) -> Test {
         .ssl_root_cert(tls.file("ca.crt"));
     let with = config.clone().ssl_client_cert(tls.file("client.crt"), tls.file("client.key"));
     check(uses_tls(&with).await?, "no TLS")?;
-    refused(&config, ErrorKind::InvalidConfig, "does not let this role in").await?;
+    refused(&config, ErrorKind::InvalidConfig, "does not allow this role to connect").await?;
     // Its own key belongs to no other certificate.
     let mixed = config.ssl_client_cert(tls.file("ca.crt"), tls.file("client.key"));
     refused(&mixed, ErrorKind::InvalidConfig, "do not belong together").await?;

@@ -1,4 +1,4 @@
-"""LangGraph checkpointers and stores whose work is done in Rust."""
+"""LangGraph checkpointers and stores implemented in Rust."""
 
 import atexit
 
@@ -19,5 +19,5 @@ __all__ = [
     "__version__",
 ]
 
-# Savers and stores that are still open are closed, and their threads ended, while there is an interpreter.
+# Open savers and stores must be closed, and their threads ended, before the interpreter is finalized.
 atexit.register(shut_down)

@@ -1,4 +1,4 @@
-"""What savers and stores have in common."""
+"""The context manager that savers and stores share."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Closing:
     """A context manager that closes itself, with `with` and with `async with`."""
 
     def close(self) -> None:
-        """Closes what is open. May be repeated."""
+        """Closes it. Idempotent."""
         raise NotImplementedError
 
     async def aclose(self) -> None:
-        """Closes what is open, as `close` does."""
+        """Closes it, as `close` does."""
         raise NotImplementedError
 
     def __enter__(self: C) -> C:

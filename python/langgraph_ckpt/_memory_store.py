@@ -1,4 +1,4 @@
-"""The store in memory."""
+"""The in-memory store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from langgraph_ckpt._store import Store, StoreIndexConfig, read_index, read_ttl
 
 
 class InMemoryStore(Store):
-    """Keeps items in this process, for tests and for agents that need not outlive it.
+    """Keeps items in memory, for tests and for agents that need no durability.
 
     ```python
     store = InMemoryStore(index={"dims": 1536, "embed": "openai:text-embedding-3-small", "fields": ["text"]})
@@ -17,18 +17,17 @@ class InMemoryStore(Store):
     store.search(("memories", "ann"), query="what does she eat?")
     ```
 
-    Unlike LangGraph's it holds JSON, as a database does: what is read is a copy, and a value that is no JSON is refused.
+    Unlike LangGraph's it stores JSON, as a database does: reads return copies, and values that are no JSON are rejected.
     Searches are exact.
 
     Args:
-        index: What makes searches take a query: `dims`, `embed` (LangChain's embeddings, a function or an asynchronous
-            one, or `"provider:model"`), `fields` (the whole value unless set) and `distance_type`.
-        ttl: How long items live unless their put says otherwise, in minutes, and whether reading them prolongs it:
-            `default_ttl`, `refresh_on_read`, `sweep_interval_minutes`. What has expired is there for nobody; `omit_expired`
-            changes nothing.
+        index: Enables semantic search: `dims`, `embed` (LangChain's embeddings, a function or an async one, or
+            `"provider:model"`), `fields` (the whole value by default) and `distance_type`.
+        ttl: The default TTL in minutes, and whether reads refresh it: `default_ttl`, `refresh_on_read`,
+            `sweep_interval_minutes`. Expired items are always invisible, so `omit_expired` is ignored.
 
     Raises:
-        ValueError: If the index or the lives cannot be.
+        ValueError: If `index` or `ttl` is invalid.
     """
 
     def __init__(self, *, index: StoreIndexConfig | None = None, ttl: TTLConfig | None = None) -> None:

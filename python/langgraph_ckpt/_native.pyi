@@ -1,4 +1,4 @@
-"""What the Rust half offers to the Python files beside it. Of it, users see `Cipher`."""
+"""The Rust module behind the Python files beside it. Only `Cipher` is public."""
 
 import os
 from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
@@ -20,45 +20,45 @@ T = TypeVar("T")
 __version__: str
 
 def shut_down() -> None:
-    """Closes what is still open and ends the runtime: for the exit of the interpreter."""
+    """Closes open savers and stores and ends the runtime, at the exit of the interpreter."""
 
 class Call(Awaitable[T], Generic[T]):
-    """A call that has not begun: `wait()` makes it and blocks, `await` makes it without blocking."""
+    """A call that has not started: `wait()` runs it and blocks, `await` runs it without blocking."""
 
     def wait(self) -> T: ...
     def __await__(self) -> Generator[Any, None, T]: ...
 
 class Cipher:
-    """Seals what a saver stores, and opens it when it is read: one key seals, every key of the ring opens."""
+    """Encrypts stored values, and decrypts them when they are read: with one key it encrypts, with all it decrypts."""
 
     @staticmethod
     def aes_gcm(key_id: str, key: bytes) -> Cipher:
-        """Seals with AES-256-GCM: a key of 32 bytes, and a name for it of 1 to 255 bytes that is stored with each value.
+        """Encrypts with AES-256-GCM: a key of 32 bytes, and a key id of 1 to 255 bytes that is stored with each value.
 
-        A value is bound to its place, so that no row can be moved elsewhere. LangGraph's own savers cannot read it.
+        A value is bound to its row, so that moved values are rejected. LangGraph's own savers cannot read it.
         """
 
     @staticmethod
     def aes(key: bytes) -> Cipher:
-        """Seals as LangGraph's `EncryptedSerializer.from_pycryptodome_aes` does: AES-EAX with a key of 16, 24 or 32 bytes."""
+        """Encrypts as LangGraph's `EncryptedSerializer.from_pycryptodome_aes` does: AES-EAX with 16, 24 or 32 bytes."""
 
     @staticmethod
     def from_env() -> Cipher | None:
-        """Seals as `aes` does, with the key in the variable `LANGGRAPH_AES_KEY`; `None` where that is not set."""
+        """Encrypts as `aes` does, with the key in the variable `LANGGRAPH_AES_KEY`; `None` if that is not set."""
 
     def with_aes_gcm_decryption_key(self, key_id: str, key: bytes) -> Cipher:
-        """The same with one more key that opens values which `aes_gcm` sealed under this name."""
+        """Returns a copy with another key, for values that `aes_gcm` encrypted with this key id."""
 
     def with_aes_decryption_key(self, key: bytes) -> Cipher:
-        """The same with one more key that opens values which `aes` or LangGraph sealed."""
+        """Returns a copy with another key, for values that `aes` or LangGraph encrypted."""
 
 class Listing:
-    """A listing that is under way."""
+    """A running list of checkpoints."""
 
     def next(self) -> Call[CheckpointTuple | None]: ...
 
 class Saver:
-    """The native half of a checkpointer, over any backend."""
+    """The native part of a checkpointer, over any backend."""
 
     @property
     def backend(self) -> str: ...
@@ -121,7 +121,7 @@ def postgres_saver(
 ) -> Saver: ...
 
 class StoreIndex:
-    """What makes a store search by meaning; `langgraph_ckpt._store` reads it from the users' dict."""
+    """The configuration of semantic search, which `langgraph_ckpt._store` creates from the users' dict."""
 
     def __init__(
         self,
@@ -138,14 +138,14 @@ class StoreIndex:
     ) -> None: ...
 
 class Batch:
-    """Operations that were checked, to be run once."""
+    """Checked operations, to be run once."""
 
     @property
     def texts(self) -> tuple[list[str], list[str]]:
-        """The texts to be embedded as documents, and those to be embedded as queries."""
+        """The texts to embed as documents, and those to embed as queries."""
 
 class Store:
-    """What `InMemoryStore` and `PostgresStore` hold."""
+    """The native part of `InMemoryStore` and `PostgresStore`."""
 
     @staticmethod
     def memory(index: StoreIndex | None, default_ttl: float | None, refresh_on_read: bool) -> Store: ...

@@ -1,4 +1,4 @@
-"""The store in PostgreSQL."""
+"""The PostgreSQL store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ P = TypeVar("P", bound="PostgresStore")
 
 
 class PostgresStore(Store):
-    """Keeps items in PostgreSQL, in the very tables of LangGraph's own `PostgresStore`, with pgvector for queries.
+    """Keeps items in PostgreSQL, in the tables of LangGraph's own `PostgresStore`, with pgvector for semantic search.
 
     ```python
     index = {"dims": 1536, "embed": "openai:text-embedding-3-small", "fields": ["text"]}
@@ -23,34 +23,34 @@ class PostgresStore(Store):
         store.search(("memories", "ann"), query="what does she eat?")
     ```
 
-    It has a pool of connections, which the first call opens, and may be used by all threads and event loops at once. It
-    belongs to the process that made it: make a new one in a child of `fork`.
+    It has a connection pool, which the first call opens, and is safe to share between threads and event loops. It must
+    not be used after `fork`: create a new one in the child.
 
     Args:
         conn_string: A URL, `postgresql://user:password@host:port/database?sslmode=verify-full`, or
-            `host=localhost dbname=agents`, with libpq's parameters, `sslrootcert`, `sslcert` and `sslkey` among them. What it does
-            not say comes from libpq's environment variables, such as `PGPASSWORD`; no password file is read.
-        index: What makes searches take a query: `dims`, `embed` (LangChain's embeddings, a function or an asynchronous
-            one, or `"provider:model"`), `fields` (the whole value unless set), `distance_type` and `ann_index_config`,
-            as LangGraph's. Everybody who writes to the tables should have the same.
-        ttl: How long items live unless their put says otherwise, in minutes, and whether reading them prolongs it:
-            `default_ttl`, `refresh_on_read`, `sweep_interval_minutes`. What has expired is there for nobody; `omit_expired`
-            changes nothing.
-        schema: The schema of the tables, which `setup` makes when it is missing: the first of the role's `search_path`
-            unless given.
-        max_connections: How many connections are opened at most: 10 unless given here or as `pool_size` in the string.
-        connect_timeout: How many seconds it may take to open one: 10 unless given.
-        acquire_timeout: How many seconds a call waits for a free one: 30 unless given.
-        statement_timeout: How many seconds one statement may run: what the server says unless given.
-        pgbouncer: Whether a pooler in transaction mode is between.
-        max_retries: How often a call is repeated that failed because the server restarts, a connection was cut, or another
-            transaction was in the way: 5 unless given.
-        filter_index: Whether `setup` makes an index for filters.
-        ef_search: How many candidates a search in an hnsw index looks at, at least: 100 unless given.
-        probes: How many lists a search in an ivfflat index looks at: the square root of their number unless given.
+            `host=localhost dbname=agents`, with libpq's parameters, including `sslrootcert`, `sslcert` and
+            `sslkey`. Other parameters come from libpq's environment variables, such as `PGPASSWORD`; password files are
+            not read.
+        index: Enables semantic search: `dims`, `embed` (LangChain's embeddings, a function or an async one, or
+            `"provider:model"`), `fields` (the whole value by default), `distance_type` and `ann_index_config`, as in
+            LangGraph. All writers to the same tables should have the same index.
+        ttl: The default TTL in minutes, and whether reads refresh it: `default_ttl`, `refresh_on_read`,
+            `sweep_interval_minutes`. Expired items are always invisible, so `omit_expired` is ignored.
+        schema: The schema of the tables, which `setup` creates if it is missing. Defaults to the first of the role's
+            `search_path`.
+        max_connections: The maximum size of the connection pool. Defaults to `pool_size` in the string, else 10.
+        connect_timeout: The timeout for opening a connection, in seconds. Defaults to 10.
+        acquire_timeout: The timeout for a free connection of the pool, in seconds. Defaults to 30.
+        statement_timeout: The timeout of a statement, in seconds. Defaults to the server's.
+        pgbouncer: Whether the connection goes through a pooler in transaction mode.
+        max_retries: How often a call is retried that failed because the server restarts, the connection was lost, or
+            another transaction conflicted. Defaults to 5.
+        filter_index: Whether `setup` builds an index for filters.
+        ef_search: The minimum number of candidates that a search in an hnsw index considers. Defaults to 100.
+        probes: How many lists a search in an ivfflat index reads. Defaults to the square root of their number.
 
     Raises:
-        ValueError: If the string or an option cannot be.
+        ValueError: If the string or an option is invalid.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class PostgresStore(Store):
 
     @classmethod
     def from_conn_string(cls: type[P], conn_string: str, **options: Any) -> P:
-        """Makes a store, which is a context manager that closes itself, with `with` and with `async with`.
+        """Creates a store, which is a context manager for `with` and `async with`.
 
         Args:
             conn_string: The database.
-            **options: What the class takes.
+            **options: The class's options.
         """
         return cls(conn_string, **options)

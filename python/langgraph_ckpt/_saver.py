@@ -1,4 +1,4 @@
-"""What the checkpointers have in common."""
+"""The base class of the checkpointers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from langgraph_ckpt._closing import Closing
 
 T = TypeVar("T")
 
-#: What the URL of a database begins with, and the class that opens it.
+#: The URL schemes of databases, and the class that opens them.
 _SCHEMES = {"postgres": "PostgresSaver", "postgresql": "PostgresSaver", "sqlite": "SqliteSaver"}
 
 
 def check_conn_string(conn_string: object, mine: str, wanted: str) -> str:
-    """Refuses what does not name a database of this class. What was given may hold a password, and is not shown."""
+    """Rejects connection strings of other classes. The string may contain a password, so errors do not show it."""
     if not isinstance(conn_string, str):
         raise TypeError(f"{mine} takes {wanted}, not {type(conn_string).__name__}")
-    # Elsewhere it may be a part of a password.
+    # Matched at the beginning only: elsewhere it may be part of a password.
     if url := re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", conn_string):
         scheme = url[1]
         owner = _SCHEMES.get(scheme)
@@ -50,37 +50,37 @@ def _is_conflict(error: RuntimeError) -> bool:
 
 
 class Saver(Closing, BaseCheckpointSaver[str]):
-    """A LangGraph checkpointer whose work is done in Rust, with synchronous and asynchronous methods on one class.
+    """A LangGraph checkpointer implemented in Rust, with synchronous and asynchronous methods on one class.
 
-    A saver may be used by any number of threads and event loops at once. It is a context manager, with `with` and with
-    `async with`, that closes itself. It belongs to the process that made it: make a new one in a child of `fork`.
+    A saver is safe to share between threads and event loops. It is a context manager for `with` and `async with`. It must
+    not be used after `fork`: create a new one in the child.
 
-    Values go through `serde`, as in LangGraph's own savers, and nothing else looks into them.
+    Values are serialized by `serde`, as in LangGraph's own savers, and are otherwise opaque.
     """
 
     def __init__(
         self, native: _native.Saver, *, serde: SerializerProtocol | None = None, cipher: _native.Cipher | None = None
     ) -> None:
         if cipher is not None and isinstance(serde, EncryptedSerializer):
-            raise ValueError("serde encrypts already: give it or a cipher, not both")
+            raise ValueError("serde encrypts already: pass it or a cipher, not both")
         super().__init__(serde=serde)
         self._native = native
 
-    # A backend whose own saver in Python keeps less in the metadata replaces it.
+    # Overridden by backends whose Python saver stores less metadata.
     _metadata = staticmethod(get_checkpoint_metadata)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Reads the checkpoint that the config names, or the newest of its thread and namespace.
+        """Reads the config's checkpoint, or the newest of its thread and namespace.
 
         Args:
-            config: Names the thread (`thread_id`), perhaps the namespace (`checkpoint_ns`, the root graph's unless given)
+            config: The thread (`thread_id`), and optionally the namespace (`checkpoint_ns`, by default the root graph's)
                 and the checkpoint (`checkpoint_id`).
 
         Returns:
             The checkpoint with its metadata and pending writes, or `None` if there is none.
 
         Raises:
-            KeyError: If the config names no thread.
+            KeyError: If the config has no thread.
             RuntimeError: If the tables are missing: run `setup()` once.
         """
         return self._native.get_tuple(self.serde, config).wait()
@@ -97,13 +97,13 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Lists checkpoints, newest first. They are read page by page, as they are asked for.
+        """Lists checkpoints, newest first. They are read page by page, on demand.
 
         Args:
-            config: The thread, and perhaps the namespace: without one it lists all of them. `None` lists every thread.
-            filter: What the metadata must have.
-            before: Only checkpoints that are older than this config's.
-            limit: At most so many.
+            config: The thread, and optionally the namespace (by default all namespaces). `None` lists every thread.
+            filter: Conditions on the metadata.
+            before: Only checkpoints older than this config's.
+            limit: The maximum number of checkpoints.
 
         Yields:
             Checkpoints with their metadata and pending writes.
@@ -132,7 +132,7 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Stores a checkpoint, whole or not at all.
+        """Stores a checkpoint atomically.
 
         Args:
             config: The thread and the namespace; its checkpoint, if any, becomes the parent.
@@ -141,12 +141,12 @@ class Saver(Closing, BaseCheckpointSaver[str]):
             new_versions: The channels that this step changed.
 
         Returns:
-            The config of what was stored.
+            The config of the stored checkpoint.
 
         Raises:
-            KeyError: If the config names no thread.
-            TypeError: If the serializer does not know a value.
-            ValueError: If the database cannot hold something. Nothing was stored then.
+            KeyError: If the config has no thread.
+            TypeError: If the serializer does not support a value.
+            ValueError: If the database cannot store a value. Nothing was stored then.
         """
         put = partial(
             self._native.put, self.serde, config, checkpoint, self._metadata(config, metadata), new_versions
@@ -156,7 +156,7 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         except RuntimeError as error:
             if not _is_conflict(error):
                 raise
-        # The parent has not (any more) what did not change.
+        # The parent is gone or lacks an unchanged channel: send all values.
         return put(with_all=True).wait()
 
     async def aput(
@@ -184,16 +184,16 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Stores what a task wrote on a checkpoint, all of it or nothing. The checkpoint may come later.
+        """Stores a task's writes on a checkpoint atomically. The checkpoint may be stored later.
 
         Args:
             config: The thread, the namespace and the checkpoint.
             writes: Pairs of a channel and a value.
             task_id: The task.
-            task_path: The task's place in the graph, by which writes are ordered when they are read.
+            task_path: The task's path in the graph, by which reads sort writes.
 
         Raises:
-            KeyError: If the config names no thread or no checkpoint.
+            KeyError: If the config has no thread or no checkpoint.
         """
         self._native.put_writes(self.serde, config, writes, task_id, task_path).wait()
 
@@ -204,19 +204,19 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Stores what a task wrote as `put_writes` does."""
+        """Stores a task's writes as `put_writes` does."""
         put_writes = partial(self._native.put_writes, self.serde, config, writes, task_id, task_path)
         await (await self._begun(put_writes))
 
     async def _begun(self, call: Callable[[], T]) -> T:
-        """A call, whose values are serialized: in another thread, as by LangGraph's savers, where they have been large."""
+        """Serializes a call's values; in another thread, as LangGraph's savers do, if recent values were large."""
         return await asyncio.to_thread(call) if self._native.is_large else call()
 
     def delete_thread(self, thread_id: str) -> None:
-        """Deletes everything of a thread, in every namespace.
+        """Deletes a thread with all its namespaces.
 
         Args:
-            thread_id: The thread; it need not exist.
+            thread_id: The thread. A missing thread is a no-op.
         """
         self._native.delete_thread(thread_id).wait()
 
@@ -225,12 +225,12 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         await self._native.delete_thread(thread_id)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Deletes the checkpoints whose metadata names one of these runs, with their writes.
+        """Deletes the checkpoints of these runs, with their writes.
 
-        Delta channels of later checkpoints lose what these held.
+        Delta channels of later checkpoints lose the deleted updates.
 
         Args:
-            run_ids: The runs, as `run_id` in the metadata names them.
+            run_ids: The runs, compared with `run_id` in the metadata.
         """
         self._native.delete_for_runs(run_ids).wait()
 
@@ -239,12 +239,12 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         await self._native.delete_for_runs(run_ids)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copies every checkpoint and write of a thread, ids and all, into another thread.
+        """Copies every checkpoint and write of a thread to another thread, with the same ids.
 
-        What the target has under the same ids is replaced, the rest of it stays.
+        Checkpoints of the target with the same ids are replaced, others are kept.
 
         Args:
-            source_thread_id: The thread to copy; it need not exist.
+            source_thread_id: The thread to copy. A missing thread is a no-op.
             target_thread_id: The thread to copy into.
         """
         self._native.copy_thread(source_thread_id, target_thread_id).wait()
@@ -254,14 +254,14 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         await self._native.copy_thread(source_thread_id, target_thread_id)
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Deletes old checkpoints of threads. What delta channels of the newest still need stays.
+        """Deletes old checkpoints of threads. Ancestors that the newest's delta channels need are kept.
 
         Args:
             thread_ids: The threads.
             strategy: `"keep_latest"` keeps the newest checkpoint of every namespace, `"delete"` nothing.
 
         Raises:
-            ValueError: If the strategy is another one.
+            ValueError: If the strategy is unknown.
         """
         self._native.prune(thread_ids, strategy).wait()
 
@@ -272,29 +272,29 @@ class Saver(Closing, BaseCheckpointSaver[str]):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """For each channel, what its value is made of at a checkpoint.
+        """Reads the writes from which the values of delta channels at a checkpoint are built.
 
         Args:
             config: The checkpoint, or the newest of its thread and namespace.
             channels: The delta channels.
 
         Returns:
-            For each channel the `writes`, oldest first, and the `seed` that they follow, if there is one.
+            For each channel the `writes`, oldest first, and the `seed` that they are applied to, if there is one.
         """
         return self._native.get_delta_channel_history(self.serde, config, channels).wait()
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """What the values of delta channels are made of, as `get_delta_channel_history` has it."""
+        """Reads the history of delta channels as `get_delta_channel_history` does."""
         return await self._native.get_delta_channel_history(self.serde, config, channels)
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """Makes the version of a channel after `current`."""
+        """Returns the version of a channel after `current`."""
         return self._native.get_next_version(current)
 
     def setup(self) -> None:
-        """Creates or upgrades the tables. Safe to repeat, and to run from many processes at once."""
+        """Creates or upgrades the tables. Idempotent, and safe to run from many processes concurrently."""
         self._native.setup().wait()
 
     async def asetup(self) -> None:
@@ -302,9 +302,9 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         await self._native.setup()
 
     def close(self) -> None:
-        """Closes the saver, and all that share its connections (what `with_allowlist` returned).
+        """Closes the saver, and all savers that share its connections (those that `with_allowlist` returned).
 
-        It waits for calls that are under way. A listing that is not read to its end is over. May be repeated.
+        It waits for running calls, and ends unfinished lists. Idempotent.
         """
         if not self._native.closed:
             self._native.close().wait()

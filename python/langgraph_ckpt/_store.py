@@ -1,4 +1,4 @@
-"""What the stores have in common."""
+"""The base class of the stores."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ from langgraph_ckpt._closing import Closing
 
 logger = logging.getLogger(__name__)
 
-#: How many queries of one batch are embedded at the same time.
-_QUERIES_AT_ONCE = 8
+#: How many queries of one batch are embedded concurrently.
+_CONCURRENT_QUERIES = 8
 
 
 class ANNIndexConfig(TypedDict, total=False):
     """How PostgreSQL finds the nearest vectors. The keys are LangGraph's."""
 
     kind: Literal["hnsw", "ivfflat", "flat"]
-    """A graph of neighbours, which is the default; lists of vectors; or an exact search of all of them."""
+    """A graph of neighbours (the default), lists of vectors, or an exact scan."""
     vector_type: Literal["vector", "halfvec"]
-    """4 or 2 bytes for each dimension: `vector` unless set."""
+    """4 or 2 bytes per dimension. Defaults to `vector`."""
     m: int
-    """hnsw: how many neighbours a vector has in each layer, 16 unless set."""
+    """hnsw: how many neighbours a vector has in each layer. Defaults to 16."""
     ef_construction: int
-    """hnsw: how many candidates are looked at when a vector is added, 64 unless set."""
+    """hnsw: how many candidates an insertion considers. Defaults to 64."""
     nlist: int
-    """ivfflat: how many lists there are, 100 unless set."""
+    """ivfflat: the number of lists. Defaults to 100."""
 
 
 class StoreIndexConfig(IndexConfig, total=False):
-    """What makes a store search by meaning: LangGraph's `IndexConfig`, and what its Postgres stores take besides."""
+    """The configuration of semantic search: LangGraph's `IndexConfig`, with the options of its Postgres stores."""
 
     distance_type: Literal["cosine", "l2", "inner_product"]
-    """How the nearness of two vectors is measured: `cosine` unless set."""
+    """How the distance of two vectors is measured. Defaults to `cosine`."""
     ann_index_config: ANNIndexConfig
-    """How PostgreSQL finds the nearest ones. The store in memory is always exact."""
+    """How PostgreSQL finds the nearest vectors. The in-memory store is always exact."""
 
 
 class Store(Closing, BaseStore):
-    """A LangGraph store whose work is done in Rust, with synchronous and asynchronous methods on one class.
+    """A LangGraph store implemented in Rust, with synchronous and asynchronous methods on one class.
 
-    Everything that LangGraph's `BaseStore` offers (`get`, `put`, `search`, `delete`, `list_namespaces`, and the same with
-    an `a` in front) comes from there and ends in `batch` or `abatch`. A store is a context manager, with `with` and with
-    `async with`, that closes itself.
+    The methods of LangGraph's `BaseStore` (`get`, `put`, `search`, `delete`, `list_namespaces`, and their variants with the
+    prefix `a`) are inherited from it and call `batch` or `abatch`. A store is a context manager for `with` and
+    `async with`.
 
     Embeddings are LangChain's, or functions. `batch` calls `embed_documents` and `embed_query` in the caller's thread;
-    `abatch` awaits `aembed_documents` and `aembed_query` on the caller's event loop. When they fail, their exception comes
-    as it is, and nothing was stored.
+    `abatch` awaits `aembed_documents` and `aembed_query` on the caller's event loop. Their exceptions are raised unchanged,
+    and nothing was stored then.
     """
 
     supports_ttl = True
@@ -74,13 +74,13 @@ class Store(Closing, BaseStore):
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Runs operations, and returns one result for each, in their order.
 
-        The reads see the store as it was before the batch. Then all puts take effect at once, or none; of several puts
-        to one key the last one counts.
+        The reads see the store as it was before the batch. Then the puts are applied atomically; of several puts to one
+        key the last one counts.
 
         Raises:
-            InvalidNamespaceError: If a namespace cannot be, or nothing can be put under it.
-            TypeError: If a value is no dict, or holds what JSON cannot.
-            ValueError: If another part of an operation cannot be.
+            InvalidNamespaceError: If a namespace is invalid, or is reserved in a put.
+            TypeError: If a value is no dict, or has a value that JSON lacks.
+            ValueError: If another part of an operation is invalid.
             NotImplementedError: If a search has a query and the store has no index.
         """
         batch = self._native.prepare(ops)
@@ -98,7 +98,7 @@ class Store(Closing, BaseStore):
         return await self._native.run(batch, *await self._aembed(documents, queries))
 
     def setup(self) -> None:
-        """Creates or upgrades the tables. Safe to repeat, and to run from many processes at once."""
+        """Creates or upgrades the tables. Idempotent, and safe to run from many processes concurrently."""
         self._native.setup().wait()
 
     async def asetup(self) -> None:
@@ -106,22 +106,22 @@ class Store(Closing, BaseStore):
         await self._native.setup()
 
     def sweep_ttl(self) -> int:
-        """Removes the items that have expired, and returns how many they were."""
+        """Removes expired items, and returns their number."""
         return self._native.sweep_ttl().wait()
 
     async def asweep_ttl(self) -> int:
-        """Removes the items that have expired, as `sweep_ttl` does."""
+        """Removes expired items, as `sweep_ttl` does."""
         return await self._native.sweep_ttl()
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
-        """Removes expired items again and again, until `stop_ttl_sweeper` or `close`.
+        """Starts a background thread that removes expired items, until `stop_ttl_sweeper` or `close`.
 
         Args:
-            sweep_interval_minutes: The pause between two sweeps. Unless given, it is what `ttl` says, or 5 minutes.
+            sweep_interval_minutes: The interval between two sweeps. Defaults to that of `ttl`, else 5 minutes.
 
         Returns:
-            A future that is done when the sweeper has stopped; cancelling it stops the sweeper. Without `ttl` in the
-            store there is nothing to sweep, and it is done at once.
+            A future that is done when the sweeper has stopped; cancelling it stops the sweeper. In a store without `ttl`
+            there is nothing to sweep, and it is done immediately.
         """
         if not self.ttl_config:
             done: Future[None] = Future()
@@ -134,11 +134,14 @@ class Store(Closing, BaseStore):
         return self._sweeper.future
 
     async def astart_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> asyncio.Future[None]:
-        """Removes expired items again and again, as `start_ttl_sweeper` does."""
+        """Starts the sweeper, as `start_ttl_sweeper` does."""
         return asyncio.wrap_future(self.start_ttl_sweeper(sweep_interval_minutes))
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """Stops the sweeper, and waits for it so many seconds, or as long as it takes.
+        """Stops the sweeper and waits for it.
+
+        Args:
+            timeout: The timeout in seconds. `None` waits without a limit.
 
         Returns:
             Whether it has stopped, or was not running.
@@ -156,7 +159,7 @@ class Store(Closing, BaseStore):
         return await asyncio.get_running_loop().run_in_executor(None, self.stop_ttl_sweeper, timeout)
 
     def close(self) -> None:
-        """Stops the sweeper, waits for calls that are under way, and closes the connections. May be repeated."""
+        """Stops the sweeper, waits for running calls, and closes the connections. Idempotent."""
         self.stop_ttl_sweeper()
         if not self._native.closed:
             self._native.close().wait()
@@ -173,9 +176,9 @@ class Store(Closing, BaseStore):
         vectors = embeddings.embed_documents(documents) if documents else []
         if len(queries) < 2:
             return vectors, [embeddings.embed_query(query) for query in queries]
-        # A context can be run by one thread at a time.
+        # A context can be entered by only one thread at a time.
         contexts = [copy_context() for _ in queries]
-        with ThreadPoolExecutor(min(len(queries), _QUERIES_AT_ONCE)) as threads:
+        with ThreadPoolExecutor(min(len(queries), _CONCURRENT_QUERIES)) as threads:
             found = threads.map(lambda context, query: context.run(embeddings.embed_query, query), contexts, queries)
             return vectors, list(found)
 
@@ -183,7 +186,7 @@ class Store(Closing, BaseStore):
         embeddings = self.embeddings
         assert embeddings is not None, "only an index asks for vectors"
         vectors = await embeddings.aembed_documents(documents) if documents else []
-        slots = asyncio.Semaphore(_QUERIES_AT_ONCE)
+        slots = asyncio.Semaphore(_CONCURRENT_QUERIES)
 
         async def embed_query(query: str) -> Any:
             async with slots:
@@ -193,7 +196,7 @@ class Store(Closing, BaseStore):
 
 
 class _Sweeper(threading.Thread):
-    """Sweeps a store until it is stopped, or until nobody has the store any more."""
+    """Sweeps a store until it is stopped, or until the store is garbage collected."""
 
     def __init__(self, store: Store, interval: float) -> None:
         super().__init__(name="ttl-sweeper", daemon=True)
@@ -210,7 +213,7 @@ class _Sweeper(threading.Thread):
         try:
             self.future.set_result(None)
         except InvalidStateError:
-            pass  # It was cancelled.
+            pass  # Cancelled.
 
     def _sweep(self) -> None:
         store = self._store()
@@ -220,7 +223,7 @@ class _Sweeper(threading.Thread):
             swept = store.sweep_ttl()
         except Exception:
             if not self._stopped.is_set():
-                logger.exception("expired items are not removed; the next sweep tries again")
+                logger.exception("expired items were not removed; the next sweep tries again")
         else:
             logger.debug("removed %d expired items", swept)
 
@@ -234,19 +237,19 @@ class _Sweeper(threading.Thread):
 def read_index(
     index: Mapping[str, Any] | None,
 ) -> tuple[StoreIndexConfig | None, Embeddings | None, _native.StoreIndex | None]:
-    """Checks an index as users write it: what the store shows of it, the embeddings, and what Rust takes."""
+    """Checks a user's index. Returns it as the store's `index_config`, with the embeddings and the native index."""
     if not index:
         return None, None, None
     known = StoreIndexConfig.__annotations__.keys() | IndexConfig.__annotations__.keys()
-    _refuse_others("index", index, known)
+    _reject_unknown_keys("index", index, known)
     if index.get("dims") is None:
-        raise ValueError("index needs 'dims': how many numbers the embeddings' vectors have")
+        raise ValueError("index needs 'dims': the length of the embeddings' vectors")
     embeddings = ensure_embeddings(index.get("embed"))
     fields = index.get("fields") or ["$"]
     if isinstance(fields, str):
         fields = [fields]
     ann = index.get("ann_index_config") or {}
-    _refuse_others("ann_index_config", ann, ANNIndexConfig.__annotations__.keys() | {"lists"})
+    _reject_unknown_keys("ann_index_config", ann, ANNIndexConfig.__annotations__.keys() | {"lists"})
     native = _native.StoreIndex(
         dims=index["dims"],
         fields=list(fields),
@@ -262,16 +265,16 @@ def read_index(
 
 
 def read_ttl(ttl: Mapping[str, Any] | None) -> tuple[TTLConfig | None, float | None, bool]:
-    """Checks lives as users write them: what the store shows of it, the default in minutes, and whether reads refresh."""
+    """Checks a user's TTL config. Returns it, with the default TTL in minutes and whether reads refresh it."""
     if ttl is None:
         return None, None, True
-    _refuse_others("ttl", ttl, TTLConfig.__annotations__.keys())
+    _reject_unknown_keys("ttl", ttl, TTLConfig.__annotations__.keys())
     return TTLConfig(**ttl), ttl.get("default_ttl"), ttl.get("refresh_on_read", True)
 
 
-def _refuse_others(what: str, given: object, known: Iterable[str]) -> None:
+def _reject_unknown_keys(what: str, given: object, known: Iterable[str]) -> None:
     if not isinstance(given, Mapping):
-        raise TypeError(f"{what} is a dict, not {type(given).__name__}")
-    others = sorted(given.keys() - set(known))
-    if others:
-        raise ValueError(f"{what} has unknown keys: {', '.join(others)}; it takes {', '.join(sorted(known))}")
+        raise TypeError(f"{what} must be a dict, not {type(given).__name__}")
+    unknown = sorted(given.keys() - set(known))
+    if unknown:
+        raise ValueError(f"{what} has unknown keys: {', '.join(unknown)}; it takes {', '.join(sorted(known))}")

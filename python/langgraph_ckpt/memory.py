@@ -1,4 +1,4 @@
-"""The checkpointer in memory."""
+"""The in-memory checkpointer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from langgraph_ckpt._saver import Saver
 
 
 class InMemorySaver(Saver):
-    """Keeps checkpoints in this process, for tests and for agents that need not outlive it.
+    """Keeps checkpoints in memory, for tests and for agents that need no durability.
 
     ```python
     graph = builder.compile(checkpointer=InMemorySaver())
@@ -17,7 +17,7 @@ class InMemorySaver(Saver):
     ```
 
     Args:
-        serde: The serializer of values: LangGraph's `JsonPlusSerializer` unless given.
+        serde: The serializer of values. Defaults to LangGraph's `JsonPlusSerializer`.
     """
 
     def __init__(self, *, serde: SerializerProtocol | None = None) -> None:

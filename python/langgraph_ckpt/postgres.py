@@ -1,4 +1,4 @@
-"""The checkpointer in PostgreSQL."""
+"""The PostgreSQL checkpointer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ P = TypeVar("P", bound="PostgresSaver")
 
 
 class PostgresSaver(Saver):
-    """Keeps checkpoints in PostgreSQL, in the very tables of LangGraph's own `PostgresSaver`.
+    """Keeps checkpoints in PostgreSQL, in the tables of LangGraph's own `PostgresSaver`.
 
     ```python
     with PostgresSaver.from_conn_string("postgresql://agents@localhost/agents") as saver:
@@ -23,31 +23,33 @@ class PostgresSaver(Saver):
         graph.invoke(state, {"configurable": {"thread_id": "1"}})
     ```
 
-    It has a pool of connections, which the first call opens. Each call is one round trip. A call that fails because the
-    server restarts, a connection was cut, or another transaction was in the way is repeated.
+    It has a connection pool, which the first call opens. Each call is one round trip. A call that fails because the server
+    restarts, the connection was lost, or another transaction conflicted is retried.
 
     Args:
         conn_string: A URL, `postgresql://user:password@host:port/database?sslmode=verify-full`, or
-            `host=localhost dbname=agents`, with libpq's parameters, `sslrootcert`, `sslcert` and `sslkey` among them. What it does
-            not say comes from libpq's environment variables, such as `PGPASSWORD`; no password file is read.
-        serde: The serializer of values: LangGraph's `JsonPlusSerializer` unless given.
-        cipher: Seals what is stored, below the serializer.
-        schema: The schema of the tables, which `setup` makes when it is missing: the first of the role's `search_path`
-            unless given.
-        max_connections: How many connections are opened at most: 10 unless given here or as `pool_size` in the string.
-        connect_timeout: How many seconds it may take to open one: 10 unless given.
-        acquire_timeout: How many seconds a call waits for a free one: 30 unless given.
-        statement_timeout: How many seconds one statement may run: what the server says unless given.
-        pgbouncer: Whether a pooler in transaction mode is between.
-        max_retries: How often a call is repeated: 5 times unless given.
-        read_replica: The connection string of a replica, which may be behind, for `list`.
-        compression: `"lz4"` lets `setup` choose LZ4 for large values where the server has it, `"server"` leaves it alone.
+            `host=localhost dbname=agents`, with libpq's parameters, including `sslrootcert`, `sslcert` and
+            `sslkey`. Other parameters come from libpq's environment variables, such as `PGPASSWORD`; password files are
+            not read.
+        serde: The serializer of values. Defaults to LangGraph's `JsonPlusSerializer`.
+        cipher: Encrypts the serialized values.
+        schema: The schema of the tables, which `setup` creates if it is missing. Defaults to the first of the role's
+            `search_path`.
+        max_connections: The maximum size of the connection pool. Defaults to `pool_size` in the string, else 10.
+        connect_timeout: The timeout for opening a connection, in seconds. Defaults to 10.
+        acquire_timeout: The timeout for a free connection of the pool, in seconds. Defaults to 30.
+        statement_timeout: The timeout of a statement, in seconds. Defaults to the server's.
+        pgbouncer: Whether the connection goes through a pooler in transaction mode.
+        max_retries: How often a call is retried. Defaults to 5.
+        read_replica: The connection string of a replica for `list`, whose data may be stale.
+        compression: With `"lz4"`, `setup` enables LZ4 for large values if the server supports it; `"server"` keeps the
+            server's default.
 
     Raises:
-        ValueError: If the string or an option cannot be.
+        ValueError: If the string or an option is invalid.
     """
 
-    # LangGraph's own saver leaves out what old versions of it kept under `writes`.
+    # LangGraph's own saver omits the metadata key `writes` of its old versions.
     _metadata = staticmethod(get_serializable_checkpoint_metadata)
 
     def __init__(
@@ -83,10 +85,10 @@ class PostgresSaver(Saver):
 
     @classmethod
     def from_conn_string(cls: type[P], conn_string: str, **options: Any) -> P:
-        """Makes a saver, which is a context manager that closes itself, with `with` and with `async with`.
+        """Creates a saver, which is a context manager for `with` and `async with`.
 
         Args:
             conn_string: The database.
-            **options: What the class takes.
+            **options: The class's options.
         """
         return cls(conn_string, **options)

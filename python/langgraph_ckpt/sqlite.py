@@ -1,4 +1,4 @@
-"""The checkpointer in a SQLite file."""
+"""The SQLite checkpointer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ S = TypeVar("S", bound="SqliteSaver")
 
 
 class SqliteSaver(Saver):
-    """Keeps checkpoints in a SQLite file, in the very tables of LangGraph's own `SqliteSaver`.
+    """Keeps checkpoints in a SQLite file, in the tables of LangGraph's own `SqliteSaver`.
 
     ```python
     with SqliteSaver.from_conn_string("agents.sqlite") as saver:
@@ -23,25 +23,26 @@ class SqliteSaver(Saver):
         graph.invoke(state, {"configurable": {"thread_id": "1"}})
     ```
 
-    Other processes may use the file at the same time, with this class or with LangGraph's. The tables are made by the first call. Writes that wait for each other are committed together; what was acknowledged is in the file. With
-    LangGraph's `EncryptedSerializer` as `serde` its own saver reads the file with the same key.
+    Other processes may use the file at the same time, with this class or with LangGraph's. The first call creates the
+    tables. Concurrent writes are committed together; acknowledged writes are durable. With LangGraph's
+    `EncryptedSerializer` as `serde` its own saver reads the file with the same key.
 
-    In one process, do not have the file open here and in Python's `sqlite3` (or LangGraph's own saver) at the same time:
-    close one before the other opens it. They are two copies of SQLite, which within a process do not see each other's
-    locks, and whichever closes first may remove the log that the other still uses.
+    In one process, never open the file here and with Python's `sqlite3` (or LangGraph's own saver) at the same time: close
+    one before the other opens it. They are two copies of SQLite, which within a process do not see each other's locks, and
+    the one that closes first may delete the write-ahead log that the other still uses.
 
     Args:
-        conn_string: The path of the file; `sqlite:PATH` is the same.
-        serde: The serializer of values: LangGraph's `JsonPlusSerializer` unless given.
-        cipher: Seals what is stored, below the serializer.
-        busy_timeout: How many seconds a call waits for the lock of another connection: 5 unless given.
-        synchronous: When a commit is on the disk: `"full"` waits for it, with `"normal"` the last commits may be missing
-            after a power failure.
-        readers: How many threads read at the same time: 4 unless given.
-        read_only: Never writes.
+        conn_string: The path of the file, or `sqlite:PATH`.
+        serde: The serializer of values. Defaults to LangGraph's `JsonPlusSerializer`.
+        cipher: Encrypts the serialized values.
+        busy_timeout: The timeout for the lock of another connection, in seconds. Defaults to 5.
+        synchronous: `"full"` waits until a commit is on disk; with `"normal"` the last commits may be lost in a power
+            failure.
+        readers: The number of threads that read concurrently. Defaults to 4.
+        read_only: Whether to open the file read-only.
 
     Raises:
-        ValueError: If the path or an option cannot be.
+        ValueError: If the path or an option is invalid.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class SqliteSaver(Saver):
             "read_only": read_only,
         }
         path = _path(conn_string)
-        # What is read without a serializer is LangGraph's own MessagePack.
+        # LangGraph's own MessagePack is decoded without calling a serializer.
         serde = maybe_add_typed_methods(serde or self.serde)
         plain = type(serde) is JsonPlusSerializer and not serde.pickle_fallback
         native = _native.sqlite_saver(path, reader=None if plain else serde, cipher=cipher, options=options)
@@ -70,11 +71,11 @@ class SqliteSaver(Saver):
 
     @classmethod
     def from_conn_string(cls: type[S], conn_string: str | os.PathLike[str], **options: Any) -> S:
-        """Makes a saver, which is a context manager that closes itself, with `with` and with `async with`.
+        """Creates a saver, which is a context manager for `with` and `async with`.
 
         Args:
             conn_string: The path of the file.
-            **options: What the class takes.
+            **options: The class's options.
         """
         return cls(conn_string, **options)
 
@@ -85,5 +86,5 @@ def _path(conn_string: str | os.PathLike[str]) -> str:
     if path.startswith("sqlite:"):
         path = path.removeprefix("sqlite:").removeprefix("//")
     if path == ":memory:":
-        raise ValueError("SqliteSaver keeps a file, whose path it takes; use InMemorySaver for checkpoints in memory")
+        raise ValueError("SqliteSaver needs the path of a file; use InMemorySaver for checkpoints in memory")
     return path

@@ -1,9 +1,9 @@
-//! A call that is waited for, by blocking or by `await`.
+//! Calls that Python waits for, by blocking or by `await`.
 //!
-//! What a call returns is made into Python objects on the thread that asked, not on one of the runtime's: a thread that
-//! does I/O never waits for the GIL. So the runtime tells an event loop through a socket that calls have ended, all that
-//! did since the loop last looked. (pyo3-async-runtimes ends each call on the runtime's thread, which then waits for the GIL,
-//! and keeps a runtime that does not survive `fork`.)
+//! Results are converted to Python objects on the calling thread, not on the runtime's threads, so that I/O threads never
+//! wait for the GIL. The runtime notifies an event loop through a socket of all calls that finished since the last
+//! notification. (pyo3-async-runtimes finishes each call on a runtime thread, which then waits for the GIL, and keeps a
+//! runtime that does not survive `fork`.)
 
 use std::mem;
 use std::pin::Pin;
@@ -26,8 +26,8 @@ type Future<T> = Pin<Box<dyn std::future::Future<Output = Result<T>> + Send>>;
 type Finish<T> = Box<dyn FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send>;
 type Outcome = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
-/// A call that has not begun. `wait()` makes it and blocks; `await` makes it without blocking, and cancels it where the
-/// task is cancelled.
+/// A call that has not started. `wait()` runs it and blocks; `await` runs it without blocking, and cancels it with the
+/// task.
 #[pyclass(frozen, module = "langgraph_ckpt._native")]
 pub(crate) struct Call {
     state: Mutex<State>,
@@ -39,7 +39,7 @@ enum State {
     Over,
 }
 
-/// A call that an event loop waits for.
+/// A call that a task on an event loop awaits.
 struct Waiting {
     future: Py<PyAny>,
     outcome: Arc<Mutex<Option<Outcome>>>,
@@ -49,7 +49,7 @@ struct Waiting {
 }
 
 impl Call {
-    /// A call to be made by the runtime, and what makes its result a Python object.
+    /// A call to run on the runtime, and the conversion of its result to a Python object.
     pub(crate) fn new<T: Send + 'static>(
         future: impl std::future::Future<Output = Result<T>> + Send + 'static,
         finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
@@ -57,7 +57,7 @@ impl Call {
         Self::of(Work { future: Box::pin(future), finish: Box::new(finish), at_once: false })
     }
 
-    /// A call that mostly ends without waiting for anything, so that it is begun on the caller's thread.
+    /// A call that rarely waits, so it is started on the caller's thread.
     pub(crate) fn at_once<T: Send + 'static>(
         future: impl std::future::Future<Output = Result<T>> + Send + 'static,
         finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
@@ -76,11 +76,11 @@ impl Call {
 
 #[pymethods]
 impl Call {
-    /// Makes the call and blocks until it has ended. The GIL is free meanwhile, and Ctrl-C ends it.
+    /// Runs the call and blocks until it finishes. The GIL is released meanwhile, and Ctrl-C cancels it.
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self.take() {
             State::New(job) => job.wait(py),
-            _ => Err(PyRuntimeError::new_err("this call was made already")),
+            _ => Err(PyRuntimeError::new_err("this call was already run")),
         }
     }
 
@@ -106,19 +106,19 @@ impl Call {
             }
             State::Over => return Err(PyRuntimeError::new_err("this call was awaited already")),
         };
-        // What a task expects of the future that its coroutine yields.
+        // The flag that asyncio tasks expect on the future that a coroutine yields.
         let future = waiting.future.clone_ref(py);
         future.bind(py).setattr(intern!(py, "_asyncio_future_blocking"), PyBool::new(py, true))?;
         *lock(&self.state) = State::Waiting(waiting);
         Ok(future)
     }
 
-    /// Goes on; there is nothing to send.
+    /// Continues; sent values are ignored.
     fn send(&self, py: Python<'_>, _value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         self.__next__(py)
     }
 
-    /// Ends the call with an exception: how a task is cancelled.
+    /// Ends the call with an exception, by which a task is cancelled.
     #[pyo3(signature = (kind, value = None, _traceback = None))]
     fn throw(
         &self,
@@ -138,7 +138,7 @@ impl Call {
         }
     }
 
-    /// The task that awaits this holds it, and what it waits for holds the task.
+    /// Reference cycle: the awaiting task holds this, and the future that this waits for holds the task.
     fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         if let Some(State::Waiting(waiting)) = try_lock(&self.state).as_deref() {
             visit.call(&waiting.future)?;
@@ -152,7 +152,7 @@ impl Call {
     }
 }
 
-/// A future and what is done with its result, whatever that is.
+/// A future with the conversion of its result.
 trait Job: Send {
     fn wait(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>>;
     fn start(self: Box<Self>, py: Python<'_>) -> PyResult<Started>;
@@ -192,7 +192,7 @@ impl<T: Send + 'static> Job for Work<T> {
         let (bridge, Expected { number, future: awaited, finished }) = Bridge::expect(py)?;
         let slot = Arc::clone(&outcome);
         let task = runtime::spawn(py, async move {
-            // Tells the loop however this ends.
+            // Notifies the loop however this ends.
             let _finished = finished;
             let result = future.await;
             let outcome: Outcome = Box::new(move |py| finish(py, result.or_raise(py)?));

@@ -1,4 +1,4 @@
-//! LangGraph's configs: which checkpoint a call is about, and what a listing asks for.
+//! LangGraph's configs: the checkpoint of a call, and the query of a list.
 
 use checkpoint_core::{CheckpointConfig, ListQuery, Str};
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
@@ -24,7 +24,7 @@ fn optional<'py>(
     Ok(found.filter(|value| !value.is_none()))
 }
 
-/// The id of a thread, which LangGraph lets be any object: as text.
+/// The id of a thread as text; LangGraph allows any object.
 pub(crate) fn thread_id(id: &Bound<'_, PyAny>) -> PyResult<Str> {
     match id.cast::<PyString>() {
         Ok(text) => Ok(Str::from(&*text.to_cow()?)),
@@ -34,11 +34,11 @@ pub(crate) fn thread_id(id: &Bound<'_, PyAny>) -> PyResult<Str> {
 }
 
 fn required_thread_id(configurable: &Bound<'_, PyAny>) -> PyResult<Str> {
-    // As a lookup in the dict would, so that its KeyError is the one that LangGraph's own savers raise.
+    // A lookup in the dict, so that it raises the same KeyError as LangGraph's own savers.
     thread_id(&configurable.get_item(intern!(configurable.py(), "thread_id"))?)
 }
 
-/// The thread, the namespace (the root's where there is none) and perhaps the checkpoint of a call.
+/// The thread, the namespace (by default the root) and optionally the checkpoint of a call.
 pub(crate) fn to_config(config: &Bound<'_, PyAny>) -> PyResult<CheckpointConfig> {
     let py = config.py();
     let configurable = configurable(config)?;
@@ -52,7 +52,7 @@ pub(crate) fn to_config(config: &Bound<'_, PyAny>) -> PyResult<CheckpointConfig>
     Ok(out)
 }
 
-/// The same for a call about one checkpoint, with the exception of LangGraph's own savers where it names none.
+/// The same for a call that needs a checkpoint; without one it raises the exception of LangGraph's own savers.
 pub(crate) fn to_config_of_checkpoint(config: &Bound<'_, PyAny>) -> PyResult<CheckpointConfig> {
     let out = to_config(config)?;
     match out.checkpoint_id() {
@@ -61,7 +61,7 @@ pub(crate) fn to_config_of_checkpoint(config: &Bound<'_, PyAny>) -> PyResult<Che
     }
 }
 
-/// The config of what was stored or found.
+/// The config of a stored or found checkpoint.
 pub(crate) fn from_config<'py>(py: Python<'py>, config: &CheckpointConfig) -> PyResult<Bound<'py, PyDict>> {
     let configurable = PyDict::new(py);
     configurable.set_item(intern!(py, "thread_id"), config.thread_id())?;
@@ -74,7 +74,7 @@ pub(crate) fn from_config<'py>(py: Python<'py>, config: &CheckpointConfig) -> Py
     Ok(out)
 }
 
-/// What a listing asks for.
+/// The query of a list.
 pub(crate) fn to_query(
     backend: &str,
     config: Option<&Bound<'_, PyAny>>,
@@ -87,7 +87,7 @@ pub(crate) fn to_query(
         let py = config.py();
         let configurable = configurable(config)?;
         query = ListQuery::thread(required_thread_id(&configurable)?);
-        // Without this key a listing goes over all namespaces.
+        // Without this key a list covers all namespaces.
         if let Some(checkpoint_ns) = optional(&configurable, intern!(py, "checkpoint_ns"))? {
             query = query.checkpoint_ns(to_str(&checkpoint_ns, "checkpoint_ns")?);
         }
@@ -111,7 +111,7 @@ pub(crate) fn to_query(
         let id = optional(&configurable(before)?, intern!(before.py(), "checkpoint_id"))?;
         query = match id {
             Some(id) => query.before(to_str(&id, "checkpoint_id")?),
-            // As LangGraph's own: nothing is older than no checkpoint, but in memory it is no condition.
+            // As in LangGraph's own savers: nothing is older than a missing checkpoint, but in memory it is ignored.
             None if backend == IN_MEMORY => query,
             None => query.limit(0),
         };
@@ -119,5 +119,5 @@ pub(crate) fn to_query(
     Ok(query)
 }
 
-/// What the in-memory saver calls itself.
+/// The backend name of the in-memory saver.
 const IN_MEMORY: &str = "memory";

@@ -1,4 +1,4 @@
-//! The options of connections to PostgreSQL, which savers and stores have in common.
+//! The connection options of PostgreSQL savers and stores.
 
 use std::time::Duration;
 
@@ -10,30 +10,32 @@ use pyo3::types::PyDict;
 
 use crate::error::OrRaise;
 
-/// What a connection string says, and the environment, as for Python's own savers and stores.
+/// Parses a connection string, with defaults from the environment, as Python's own savers and stores do.
 pub(crate) fn config(py: Python<'_>, conn_string: &str) -> PyResult<PostgresConfig> {
     PostgresConfig::from_conn_string(conn_string).at("postgres", "from_conn_string").or_raise(py)
 }
 
-/// The keyword arguments that Python got; those that are None are as the builder says.
+/// The keyword arguments of Python; `None` keeps the builder's default.
 pub(crate) struct Options<'a, 'py>(pub(crate) &'a Bound<'py, PyDict>);
 
 impl Options<'_, '_> {
     pub(crate) fn text(&self, name: &'static str) -> PyResult<Option<String>> {
         self.given(name)?
-            .map(|value| value.extract().map_err(|_| PyTypeError::new_err(format!("{name} is a string"))))
+            .map(|value| {
+                value.extract().map_err(|_| PyTypeError::new_err(format!("{name} must be a string")))
+            })
             .transpose()
     }
 
     pub(crate) fn flag(&self, name: &'static str) -> PyResult<Option<bool>> {
         self.given(name)?
             .map(|value| {
-                value.extract().map_err(|_| PyTypeError::new_err(format!("{name} is True or False")))
+                value.extract().map_err(|_| PyTypeError::new_err(format!("{name} must be True or False")))
             })
             .transpose()
     }
 
-    /// A whole number that fits the type.
+    /// An integer that fits the type.
     pub(crate) fn number<N: TryFrom<u64>>(&self, name: &'static str) -> PyResult<Option<N>> {
         let Some(value) = self.given(name)? else { return Ok(None) };
         let number = value.extract::<u64>().ok().and_then(|number| N::try_from(number).ok());
@@ -53,12 +55,12 @@ impl Options<'_, '_> {
 
 fn refused(name: &'static str, what: &str, found: &Bound<'_, PyAny>) -> PyErr {
     match found.repr() {
-        Ok(found) => PyValueError::new_err(format!("{name} is {what}, not {found}")),
+        Ok(found) => PyValueError::new_err(format!("{name} must be {what}, not {found}")),
         Err(error) => error,
     }
 }
 
-/// Tells the builder of a saver or a store what Python was told about its connections.
+/// Sets the connection options of the builder of a saver or a store.
 macro_rules! connect {
     ($builder:expr, $options:expr) => {{
         let (mut builder, options) = ($builder, $crate::connection::Options($options));

@@ -1,21 +1,21 @@
-//! Plain data, from Python and to it: JSON's kinds of values, ids, versions.
+//! Converts plain data from and to Python: JSON values, ids, versions.
 
 use checkpoint_core::{ChannelVersion, ChannelVersions, CheckpointMetadata, Filter, Str, Value};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 
-/// Deeper than any JSON that a database takes; a value that holds itself ends here.
+/// Deeper than any JSON that a database accepts; stops at values that contain themselves.
 const DEEPEST: usize = 500;
 
-/// Reads a value of the kinds that JSON has: `None`, booleans, integers of 64 bits, floats, texts, lists, tuples, maps.
+/// Converts a value of JSON's types: `None`, booleans, 64-bit integers, floats, texts, lists, tuples, maps.
 pub(crate) fn to_value(object: &Bound<'_, PyAny>) -> PyResult<Value> {
     value_within(object, 0)
 }
 
 fn value_within(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
     if depth > DEEPEST {
-        return Err(PyValueError::new_err("the value is nested too deeply, or holds itself"));
+        return Err(PyValueError::new_err("the value is nested too deeply, or contains itself"));
     }
     if object.is_none() {
         return Ok(Value::Nil);
@@ -56,7 +56,7 @@ fn integer(object: &Bound<'_, PyAny>) -> PyResult<Value> {
         .map_err(|_| PyValueError::new_err("an integer has more than 64 bits"))
 }
 
-/// A key as Python's `json` writes it.
+/// A key as Python's `json` formats it.
 fn key_of(key: &Bound<'_, PyAny>) -> PyResult<Value> {
     if let Ok(text) = key.cast::<PyString>() {
         return Ok(Value::Str(text_of(text)?));
@@ -73,7 +73,7 @@ fn key_of(key: &Bound<'_, PyAny>) -> PyResult<Value> {
     Err(PyTypeError::new_err(format!("keys must be str, int, float, bool or None, not {}", type_name(key))))
 }
 
-/// The text without lone surrogates, which no database holds; Python's SQLite saver drops them as well.
+/// The text without lone surrogates, which no database can store; Python's SQLite saver removes them as well.
 fn text_of(text: &Bound<'_, PyString>) -> PyResult<String> {
     if let Ok(text) = text.to_cow() {
         return Ok(text.into_owned());
@@ -87,7 +87,7 @@ pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
     object.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string())
 }
 
-/// Makes the Python object of a value.
+/// Converts a value to a Python object.
 pub(crate) fn from_value<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
     Ok(match value {
         Value::Nil => py.None().into_bound(py),
@@ -122,7 +122,7 @@ pub(crate) fn to_str(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Str> {
     Ok(Str::from(&*text.to_cow()?))
 }
 
-/// Texts, of any iterable but a text.
+/// The texts of any iterable but a text.
 pub(crate) fn to_strings(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<String>> {
     if object.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err(format!("{what} must be a sequence of str, not a str")));
@@ -130,13 +130,13 @@ pub(crate) fn to_strings(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<
     object.try_iter()?.map(|item| Ok(item?.str()?.to_cow()?.into_owned())).collect()
 }
 
-/// The entries of a map, whatever kind of map it is.
+/// Calls a function with each entry of any mapping.
 pub(crate) fn for_each_entry<'py>(
     map: &Bound<'py, PyAny>,
     mut entry: impl FnMut(Bound<'py, PyAny>, Bound<'py, PyAny>) -> PyResult<()>,
 ) -> PyResult<()> {
     if let Ok(map) = map.cast::<PyDict>() {
-        // A list of them: what is called with an entry may be Python, and change the map.
+        // Collected first: the function may call Python code that changes the map.
         for item in map.items() {
             let (key, value) = item.extract()?;
             entry(key, value)?;

@@ -1,8 +1,8 @@
-//! Vectors that Python makes.
+//! Embeddings implemented in Python.
 //!
-//! A store in Rust asks its embeddings in the middle of a call, where no Python code can run on the caller's thread or
-//! event loop. So the texts of a batch are known before it: Python embeds them as it likes, and the call brings the
-//! vectors with it, where the store's embeddings find them.
+//! A Rust store calls its embeddings in the middle of a call, where no Python code can run on the caller's thread or event
+//! loop. So the texts of a batch are collected before the call, Python embeds them, and the call passes the vectors to the
+//! store's embeddings.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -16,11 +16,11 @@ use pyo3::prelude::*;
 use crate::convert::type_name;
 
 tokio::task_local! {
-    /// The vectors that the running call has brought with it.
+    /// The vectors of the running call.
     static VECTORS: Arc<Vectors>;
 }
 
-/// The texts that a batch needs vectors of, each once.
+/// The distinct texts that a batch needs vectors of.
 #[derive(Debug, Default)]
 pub(crate) struct Texts {
     pub(crate) documents: Vec<String>,
@@ -28,7 +28,7 @@ pub(crate) struct Texts {
 }
 
 impl Texts {
-    /// Checks the operations, as the store does, and finds what it will have embedded.
+    /// Checks the operations, as the store does, and collects the texts that it will embed.
     pub(crate) fn of(ops: &[Op], backend: &'static str, index: &IndexConfig) -> Result<Self> {
         let ops = Ops::new(ops.to_vec(), backend, Some(index))?;
         let mut documents = Distinct::default();
@@ -45,7 +45,7 @@ impl Texts {
     }
 }
 
-/// Texts in the order in which they came first.
+/// Distinct texts in the order of their first occurrence.
 #[derive(Default)]
 struct Distinct {
     texts: Vec<String>,
@@ -60,7 +60,7 @@ impl Distinct {
     }
 }
 
-/// What Python has made of the texts of one batch.
+/// The vectors that Python computed for one batch.
 #[derive(Debug, Default)]
 pub(crate) struct Vectors {
     documents: Named,
@@ -68,7 +68,7 @@ pub(crate) struct Vectors {
 }
 
 impl Vectors {
-    /// Takes what `embed_documents` and `embed_query` returned, for texts in their order.
+    /// Converts the results of `embed_documents` and `embed_query`, for texts in their order.
     pub(crate) fn new(
         texts: &Texts,
         documents: &Bound<'_, PyAny>,
@@ -80,7 +80,7 @@ impl Vectors {
         })
     }
 
-    /// Runs a call of a store that asks for these vectors.
+    /// Runs a call of a store with these vectors.
     pub(crate) async fn during<T>(self, call: impl Future<Output = T>) -> T {
         VECTORS.scope(Arc::new(self), call).await
     }
@@ -109,12 +109,12 @@ impl Named {
 
     fn get(&self, text: &str) -> Result<Vec<f32>> {
         self.0.get(text).cloned().ok_or_else(|| {
-            Error::new(ErrorKind::Backend, "a text was not embedded before the call; this is a defect")
+            Error::new(ErrorKind::Backend, "a text was not embedded before the call; this is a bug")
         })
     }
 }
 
-/// Lists, tuples and arrays of numbers.
+/// Converts lists, tuples and arrays of numbers.
 fn numbers(vector: &Bound<'_, PyAny>) -> PyResult<Vec<f32>> {
     let numbers = vector.try_iter().map_err(|_| no_vectors(vector))?;
     numbers.map(|number| number?.extract::<f32>().map_err(|_| no_vectors(vector))).collect()
@@ -122,12 +122,12 @@ fn numbers(vector: &Bound<'_, PyAny>) -> PyResult<Vec<f32>> {
 
 fn no_vectors(found: &Bound<'_, PyAny>) -> PyErr {
     let kind = type_name(found);
-    PyTypeError::new_err(format!("the embeddings return one list of numbers for each text, not {kind}"))
+    PyTypeError::new_err(format!("the embeddings must return one list of numbers for each text, not {kind}"))
 }
 
-/// The embeddings of a store that Python has made: they know what the running call has brought with it.
+/// The embeddings of a Python store: they return the vectors of the running call.
 pub(crate) struct PythonEmbeddings {
-    /// What Python calls them.
+    /// The name of their Python class.
     name: String,
 }
 

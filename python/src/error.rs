@@ -1,4 +1,4 @@
-//! Our errors as Python's exceptions.
+//! Converts errors to Python exceptions.
 
 use std::error::Error as StdError;
 
@@ -9,8 +9,8 @@ use pyo3::exceptions::{
 use pyo3::prelude::*;
 
 /// The exception for an error: of the class that callers of LangGraph's own savers and stores expect, with the same
-/// words, and with `kind` and `retryable` as attributes. An exception of Python that passed through Rust comes out as it
-/// went in.
+/// message, and with the attributes `kind` and `retryable`. A Python exception that passed through Rust is returned
+/// unchanged.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     let mut text = error.to_string();
     let mut source = StdError::source(error);
@@ -35,7 +35,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         _ => PyRuntimeError::new_err(text),
     };
     let value = exception.value(py);
-    // An exception of a built-in class takes any attribute.
+    // Built-in exceptions allow any attribute.
     let named = value
         .setattr("kind", error.kind().as_str())
         .and_then(|()| value.setattr("retryable", error.is_retryable()));

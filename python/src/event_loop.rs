@@ -1,4 +1,4 @@
-//! How the runtime tells an event loop that calls have ended.
+//! Notifies event loops of finished calls.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,23 +24,23 @@ static RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 #[cfg(unix)]
 static CONTEXT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// The bridge of each loop, whichever thread runs it: a `WeakKeyDictionary` of weak references. What waits at a bridge
-/// holds the loop, so one that was held here would keep its loop for ever.
+/// The bridge of each loop, whichever thread runs it: a `WeakKeyDictionary` of weak references. Calls that wait at a
+/// bridge hold the loop, so a strong reference here would leak the loop.
 static BRIDGES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 thread_local! {
-    /// The loop that this thread ran last, to be found sooner.
+    /// A cache of the loop that this thread ran last.
     static KNOWN: RefCell<Option<Known>> = const { RefCell::new(None) };
 }
 
-/// A loop and its bridge. Holds neither.
+/// Weak references to a loop and its bridge.
 struct Known {
     event_loop: Py<PyWeakrefReference>,
     bridge: Py<PyWeakrefReference>,
 }
 
-/// Stands between the runtime and one event loop, which calls it when there is something to read from its socket. A loop
-/// that watches the socket holds it, and any other is held, with it, by the calls under way.
+/// Connects the runtime with one event loop, which calls it when its socket is readable. A loop that watches the socket
+/// holds it; otherwise the running calls hold both.
 #[pyclass(frozen, weakref, module = "langgraph_ckpt._native")]
 pub(crate) struct Bridge {
     ended: Arc<Ended>,
@@ -49,22 +49,22 @@ pub(crate) struct Bridge {
     process: u32,
 }
 
-/// The calls that have ended since the loop last looked. It holds nothing of Python's, so that calls under way do not
-/// keep a loop that is gone.
+/// The calls that finished since the last notification. It holds no Python objects, so that running calls do not keep a
+/// dead loop alive.
 #[derive(Default)]
 struct Ended {
     numbers: Mutex<Vec<u64>>,
-    /// The loop's end and the runtime's, where the loop watches sockets. They are closed together: to write when the
-    /// other end is closed would be a SIGPIPE.
+    /// The loop's end and the runtime's end, if the loop watches sockets. They are closed together: writing to a socket
+    /// whose other end is closed would raise SIGPIPE.
     #[cfg(unix)]
     sockets: Option<(UnixStream, UnixStream)>,
 }
 
-/// Tells the loop that a call has ended, when it is dropped.
+/// Notifies the loop of a finished call when it is dropped.
 pub(crate) struct Finished {
     number: u64,
     ended: Arc<Ended>,
-    /// For loops that watch no sockets (on Windows): the loop, and what it shall call. Both live until the call ends.
+    /// For loops that watch no sockets (on Windows): the loop, and the callback. Both live until the call ends.
     threadsafe: Option<(Py<PyAny>, Py<Bridge>)>,
 }
 
@@ -75,18 +75,18 @@ impl Drop for Finished {
             numbers.push(self.number);
             numbers.len() == 1
         };
-        // Whoever was first has woken the loop already.
+        // The first one has already woken the loop.
         if !first {
             return;
         }
         #[cfg(unix)]
         if let Some((_, writer)) = &self.ended.sockets {
             let mut writer = writer;
-            // Where there is no room, the loop has enough to wake for. Nobody waits for the GIL here.
+            // If the buffer is full, the loop will wake anyway. This does not need the GIL.
             let _ = writer.write(&[0]);
         }
         if let Some((event_loop, bridge)) = self.threadsafe.take() {
-            // A loop that is closed has nobody who waits.
+            // A closed loop has no waiting tasks.
             let _ = Python::try_attach(move |py| {
                 event_loop.call_method1(py, intern!(py, "call_soon_threadsafe"), (bridge,))
             });
@@ -94,7 +94,7 @@ impl Drop for Finished {
     }
 }
 
-/// A call that a loop waits for: its number, the loop's future, and what the runtime drops at its end.
+/// A call that a loop waits for: its number, the loop's future, and the notifier that the runtime drops at its end.
 pub(crate) struct Expected {
     pub(crate) number: u64,
     pub(crate) future: Py<PyAny>,
@@ -117,7 +117,7 @@ impl Known {
 }
 
 impl Bridge {
-    /// Makes a future of the loop that runs on this thread, and the bridge that it is told through.
+    /// Creates a future of the loop that runs on this thread, with the bridge that completes it.
     pub(crate) fn expect(py: Python<'_>) -> PyResult<(Py<Self>, Expected)> {
         let running = RUNNING_LOOP.import(py, "asyncio", "get_running_loop")?.call0()?;
         let bridge = Self::of(&running)?.unbind();
@@ -134,13 +134,13 @@ impl Bridge {
         Ok((bridge, Expected { number, future, finished }))
     }
 
-    /// Nobody waits for this call any more.
+    /// Stops waiting for this call.
     pub(crate) fn forget(&self, number: u64) {
         let future = lock(&self.waiting).remove(&number);
         drop(future);
     }
 
-    /// The bridge of a loop: one as long as the loop lives, since each has sockets that the loop watches to its end.
+    /// The bridge of a loop: a single one, since each has sockets that the loop watches until it ends.
     fn of<'py>(event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
         let py = event_loop.py();
         let known = KNOWN.with_borrow(|known| known.as_ref()?.find(event_loop));
@@ -153,7 +153,7 @@ impl Bridge {
         let bridges = bridges.bind(py);
         let found = match bridges.call_method1(intern!(py, "get"), (event_loop,)) {
             Ok(found) => found,
-            // A loop that cannot be remembered would get sockets with each call, so it gets none.
+            // A loop that cannot be weakly referenced would get new sockets with each call, so it gets none.
             Err(error) if error.is_instance_of::<PyTypeError>(py) => {
                 return Bound::new(py, Self::new(Ended::default()));
             }
@@ -170,7 +170,7 @@ impl Bridge {
         Ok(bridge)
     }
 
-    /// What is referred to, if it is there still and not a parent's: a child of `fork` leaves the parent's sockets alone.
+    /// The bridge, if it is alive and not the parent's: a child of `fork` must not use the parent's sockets.
     fn living<'py>(bridge: &Bound<'py, PyWeakrefReference>) -> Option<Bound<'py, Self>> {
         let bridge = bridge.upgrade()?.cast_into::<Self>().ok()?;
         (bridge.get().process == process::id()).then_some(bridge)
@@ -185,7 +185,7 @@ impl Bridge {
         let file = reader.as_raw_fd();
         let bridge =
             Bound::new(py, Self::new(Ended { sockets: Some((reader, writer)), ..Ended::default() }))?;
-        // In a context of its own: the loop keeps it to its end, and with the caller's it would keep what that holds.
+        // In an empty context: the loop keeps the context until it ends, and would leak the values of the caller's.
         let context = CONTEXT.import(py, "contextvars", "Context")?.call0()?;
         let add_reader = event_loop.getattr(intern!(py, "add_reader"))?;
         match context.call_method1(intern!(py, "run"), (add_reader, file, &bridge)) {
@@ -211,25 +211,25 @@ impl Bridge {
 
 #[pymethods]
 impl Bridge {
-    /// Wakes the tasks whose calls have ended.
+    /// Wakes the tasks whose calls finished.
     fn __call__(&self, py: Python<'_>) {
         #[cfg(unix)]
         if let Some((reader, _)) = &self.ended.sockets {
             let mut reader = reader;
-            // One byte for each time that the list below was empty.
+            // One byte was sent for each time that the list below was empty.
             let _ = reader.read(&mut [0; 64]);
         }
         let numbers = mem::take(&mut *lock(&self.ended.numbers));
         for number in numbers {
             let future = lock(&self.waiting).remove(&number);
             if let Some(future) = future {
-                // One that was cancelled takes no result.
+                // A cancelled future rejects a result.
                 let _ = future.call_method1(py, intern!(py, "set_result"), (py.None(),));
             }
         }
     }
 
-    /// The futures lead to the tasks that wait, and those back here.
+    /// Reference cycle: the futures hold the waiting tasks, and those hold this.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         try_lock(&self.waiting).map_or(Ok(()), |waiting| waiting.values().try_for_each(|one| visit.call(one)))
     }
@@ -240,8 +240,8 @@ impl Bridge {
     }
 }
 
-/// A lock as the garbage collector takes it, which must not wait. Whoever has one of these has the GIL, as the collector
-/// does, so that none is held meanwhile.
+/// Takes a lock in the garbage collector, which must not wait. These locks are only held with the GIL, which the
+/// collector has, so they are free then.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),

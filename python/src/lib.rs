@@ -1,5 +1,5 @@
 //! The native part of the Python package `langgraph_ckpt`: LangGraph's checkpointers and stores over the backends of
-//! this workspace. What users import stands in the Python files beside it.
+//! this workspace. The classes that users import are in the Python files beside it.
 
 mod call;
 mod cipher;
@@ -22,7 +22,7 @@ mod tuple;
 
 use pyo3::prelude::*;
 
-/// What the Python files build on. Every file adds its own classes.
+/// The native module. Every file adds its own classes.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

@@ -1,4 +1,4 @@
-//! Listings: one checkpoint after the other, read from the database page by page as they are asked for.
+//! Lists of checkpoints, read from the database page by page, on demand.
 
 use std::mem;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::runtime::{Opened, Part, drop_detached, lock};
 use crate::saver::Backend;
 use crate::tuple::{self, Serde};
 
-/// A listing that is under way.
+/// A running list.
 #[pyclass(frozen, module = "langgraph_ckpt._native")]
 pub(crate) struct Listing {
     opened: Opened<Backend>,
@@ -20,13 +20,13 @@ pub(crate) struct Listing {
     place: Arc<Place>,
 }
 
-/// Where a listing is, between calls.
+/// The state of a list between calls.
 struct Place(Mutex<State>);
 
 enum State {
     New(ListQuery),
     Open(BoxStream<'static, Result<CheckpointTuple>>),
-    /// At its end, or somebody is waiting for the next checkpoint.
+    /// At its end, or a call is waiting for the next checkpoint.
     Over,
 }
 
@@ -52,20 +52,20 @@ impl Listing {
 
 impl Drop for Listing {
     fn drop(&mut self) {
-        // It may have the last handle on a file.
+        // It may hold the last handle of a file.
         drop_detached(self.place.replace(State::Over));
     }
 }
 
 #[pymethods]
 impl Listing {
-    /// The next checkpoint, or `None` at the end. What the last page had more is returned at once.
+    /// The next checkpoint, or `None` at the end. The rest of a page is returned without waiting.
     fn next(&self) -> PyResult<Call> {
         let (opened, place) = (self.opened.clone(), Arc::clone(&self.place));
         let (backend, serde) = (opened.get()?, Arc::clone(&self.serde));
         Ok(Call::at_once(
             async move {
-                // A call that is dropped while it waits leaves the listing at its end.
+                // A call that is dropped while it waits ends the list.
                 let mut stream = match place.replace(State::Over) {
                     State::New(query) => backend.ready().await?.list(query),
                     State::Open(stream) => stream,
@@ -74,7 +74,7 @@ impl Listing {
                 let found = stream.next().await.transpose()?;
                 if found.is_some() {
                     place.replace(State::Open(stream));
-                    // Whoever closed it meanwhile has passed by already.
+                    // The saver may have been closed meanwhile, which did not see this stream.
                     if opened.is_closed() {
                         place.let_go();
                     }

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use crate::saver::{Backend, NativeSaver};
 
-/// A saver whose checkpoints end with it.
+/// Creates a saver whose checkpoints are dropped with it.
 #[pyfunction]
 fn memory_saver(py: Python<'_>) -> NativeSaver {
     NativeSaver::new(py, Backend::new(InMemorySaver::new().with_opaque_values(true)))

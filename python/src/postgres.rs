@@ -10,7 +10,7 @@ use crate::connection::config;
 use crate::error::OrRaise;
 use crate::saver::{Backend, NativeSaver};
 
-/// A saver of the database that a connection string names.
+/// Creates a saver on the database of a connection string.
 #[pyfunction]
 #[pyo3(signature = (conn_string, *, cipher, read_replica, compression, options))]
 fn postgres_saver(

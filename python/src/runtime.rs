@@ -1,7 +1,7 @@
-//! The runtime below every call, and what a saver or store is held in.
+//! The tokio runtime of the process, and the container of savers and stores.
 //!
-//! One tokio runtime drives all I/O. It is started by the first call, never needs the GIL, and belongs to the process
-//! that started it: a child of `fork` has none of its threads, so it starts one of its own.
+//! One tokio runtime runs all I/O. It is started by the first call, and never needs the GIL. A child of `fork` has none of
+//! its threads, so it starts its own.
 
 use std::mem;
 use std::pin::Pin;
@@ -19,22 +19,22 @@ use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::AbortHandle;
 
-/// How many threads do the I/O, unless the variable says otherwise.
+/// The default number of I/O threads.
 const WORKERS: usize = 2;
 
-/// The variable with another number of threads.
+/// The environment variable with the number of I/O threads.
 const WORKERS_VARIABLE: &str = "LANGGRAPH_CKPT_WORKERS";
 
-/// How often a call that blocks looks for signals, so that Ctrl-C ends it.
+/// How often a blocking call checks for signals, so that Ctrl-C ends it.
 const SIGNALS: Duration = Duration::from_millis(100);
 
-/// How long calls that are under way may take when the interpreter exits.
+/// The timeout of running calls when the interpreter exits.
 const LAST_CALLS: Duration = Duration::from_secs(2);
 
-/// Locked by whoever holds the GIL only, which a thread that forks does, so that no child inherits it locked.
+/// Locked only with the GIL, which a forking thread holds, so that no child inherits it locked.
 static STATE: Mutex<State> = Mutex::new(State::Idle);
 
-/// What the interpreter closes when it exits.
+/// The resources to close when the interpreter exits.
 static OPENED: Mutex<Vec<Weak<dyn Close>>> = Mutex::new(Vec::new());
 
 /// The process whose runtime has ended, if any.
@@ -46,12 +46,12 @@ enum State {
     Ended { process: u32 },
 }
 
-/// A lock whose holder cannot have left its content half changed.
+/// Takes a lock, even if it is poisoned: no holder leaves its content inconsistent.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The runtime of this process, which is started if need be.
+/// The runtime of this process, started on demand.
 fn handle(_py: Python<'_>) -> PyResult<Handle> {
     let mut state = lock(&STATE);
     match &*state {
@@ -63,9 +63,9 @@ fn handle(_py: Python<'_>) -> PyResult<Handle> {
                 .thread_name("langgraph-ckpt")
                 .enable_all()
                 .build()
-                .map_err(|error| PyRuntimeError::new_err(format!("no threads can be started: {error}")))?;
+                .map_err(|error| PyRuntimeError::new_err(format!("cannot start threads: {error}")))?;
             let handle = runtime.handle().clone();
-            // The runtime of a parent has no threads here: to end it would wait for them.
+            // The parent's runtime has no threads here; dropping it would wait for them forever.
             mem::forget(mem::replace(&mut *state, State::Running { runtime, process: process::id() }));
             Ok(handle)
         }
@@ -84,7 +84,7 @@ fn workers() -> PyResult<usize> {
         .ok_or_else(|| PyRuntimeError::new_err(format!("{WORKERS_VARIABLE} must be a number from 1 to 1024")))
 }
 
-/// Begins a future on this thread: all of it, where it has nothing to wait for. Whoever has the GIL here keeps it, so that the
+/// Polls a future once on this thread, which completes it if it has nothing to wait for. The GIL is held, so that the
 /// runtime does not end meanwhile: without one, timers and sockets panic.
 pub(crate) fn poll_once<F: Future + Unpin>(py: Python<'_>, future: &mut F) -> PyResult<Poll<F::Output>> {
     let handle = handle(py)?;
@@ -92,7 +92,7 @@ pub(crate) fn poll_once<F: Future + Unpin>(py: Python<'_>, future: &mut F) -> Py
     Ok(Pin::new(future).poll(&mut Context::from_waker(Waker::noop())))
 }
 
-/// Has the runtime run a future.
+/// Spawns a future on the runtime.
 pub(crate) fn spawn(
     py: Python<'_>,
     future: impl Future<Output = ()> + Send + 'static,
@@ -100,15 +100,15 @@ pub(crate) fn spawn(
     Ok(handle(py)?.spawn(future).abort_handle())
 }
 
-/// Has the runtime run a future, and waits for it without the GIL. A signal whose handler raises ends both. (The future does
-/// not run on this thread: each piece of a large answer would have to wake it.)
+/// Spawns a future on the runtime, and waits for it without the GIL. A signal whose handler raises ends both. (The future
+/// does not run on this thread, because each part of a large response would have to wake it.)
 pub(crate) fn block_on<T: Send + 'static>(
     py: Python<'_>,
     future: impl Future<Output = T> + Send + 'static,
 ) -> PyResult<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let task = async move {
-        // Whoever was interrupted does not listen any more.
+        // An interrupted caller has dropped the receiver.
         let _ = sender.send(future.await);
     };
     let _task = AbortOnDrop(spawn(py, task)?);
@@ -117,8 +117,8 @@ pub(crate) fn block_on<T: Send + 'static>(
         let (outcome, back) = py.detach(move || {
             let outcome = receiver.recv_timeout(SIGNALS);
             if matches!(outcome, Err(RecvTimeoutError::Disconnected)) && has_ended() {
-                // The interpreter is exiting and has joined its threads, so this is a daemon, which mostly ends with the
-                // process. Somebody may yet join it.
+                // The interpreter is exiting and has joined its threads, so this is a daemon thread, which usually ends with
+                // the process, but may still be joined.
                 thread::sleep(LAST_CALLS);
             }
             (outcome, receiver)
@@ -139,7 +139,7 @@ fn has_ended() -> bool {
     ENDED.load(Ordering::Acquire) == process::id()
 }
 
-/// Ends a task that nobody waits for any more.
+/// Aborts a task when its waiter is dropped.
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {
@@ -148,8 +148,8 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// What has threads or connections of its own. Its end may wait for them, and they may want the GIL, so it is dropped
-/// without it; in a child of `fork` it is left alone, because they are the parent's.
+/// A resource with threads or connections. Dropping it may wait for threads that need the GIL, so it is dropped without
+/// the GIL. In a child of `fork` it is leaked, because the threads are the parent's.
 pub(crate) struct Resource<T: Send> {
     content: Option<T>,
     process: u32,
@@ -161,7 +161,7 @@ impl<T: Send> Resource<T> {
         Self { content: Some(content), process: process::id(), ended: Arc::default() }
     }
 
-    /// What it is; an error only while it is dropped. `what` is how the message calls it, such as `saver`.
+    /// The resource; an error only while it is dropped. `what` is its name in messages, such as `saver`.
     pub(crate) fn get(&self, what: &str) -> Result<&T> {
         let closed = || Error::new(ErrorKind::Unavailable, format!("the {what} is closed"));
         self.content.as_ref().ok_or_else(closed)
@@ -180,10 +180,10 @@ impl<T: Send> Drop for Resource<T> {
     }
 }
 
-/// Drops what may wait for threads that want the GIL: whoever has it here lets go of it.
+/// Drops a value whose destructor may wait for threads that need the GIL, which is released meanwhile.
 pub(crate) fn drop_detached<T: Send>(content: T) {
     let mut content = Some(content);
-    // When the interpreter is at its end there is no GIL.
+    // After the interpreter is finalized there is no GIL.
     let _ = Python::try_attach(|py| py.detach(|| drop(content.take())));
     drop(content);
 }
@@ -201,7 +201,7 @@ impl Ended {
         self.said.notify_all();
     }
 
-    /// Waits for it, as long as it takes or at most so long.
+    /// Waits for it, optionally with a timeout.
     fn wait(&self, most: Option<Duration>) {
         let flag = lock(&self.flag);
         match most {
@@ -211,7 +211,7 @@ impl Ended {
     }
 }
 
-/// A saver or a store, until it is closed, and in the process that made it. Clones share it.
+/// A saver or a store, usable until it is closed and only in the process that created it. Clones share it.
 pub(crate) struct Opened<T>(Arc<Holder<T>>);
 
 struct Holder<T> {
@@ -219,13 +219,13 @@ struct Holder<T> {
     process: u32,
     content: Mutex<Option<T>>,
     ended: Arc<Ended>,
-    /// What holds parts of it between calls.
+    /// Objects that hold parts of it between calls.
     parts: Mutex<Vec<Weak<dyn Part>>>,
 }
 
-/// What holds parts of what was opened between calls.
+/// An object that holds part of a resource between calls.
 pub(crate) trait Part: Send + Sync {
-    /// Lets go of them: it is being closed.
+    /// Releases the part, because the resource is being closed.
     fn let_go(&self);
 }
 
@@ -234,7 +234,7 @@ trait Close: Send + Sync {
 }
 
 impl<T: Clone + Send + 'static> Opened<T> {
-    /// Holds what was opened, all whose clones end with the resource; `what` is how messages call it, such as `saver`.
+    /// Wraps an opened saver or store; `what` is its name in messages, such as `saver`.
     pub(crate) fn new<R: Send>(
         _py: Python<'_>,
         what: &'static str,
@@ -255,7 +255,7 @@ impl<T: Clone + Send + 'static> Opened<T> {
         Self(holder)
     }
 
-    /// What was opened. As long as somebody has it, it does not end.
+    /// The opened resource. It stays open while the returned value is held.
     pub(crate) fn get(&self) -> PyResult<T> {
         let Holder { what, process, content, .. } = &*self.0;
         if *process != process::id() {
@@ -265,7 +265,7 @@ impl<T: Clone + Send + 'static> Opened<T> {
             )));
         }
         let open = lock(content).clone();
-        open.ok_or_else(|| PyRuntimeError::new_err(format!("this {what} is closed; make a new one")))
+        open.ok_or_else(|| PyRuntimeError::new_err(format!("this {what} is closed; create a new one")))
     }
 
     /// Whether it was closed.
@@ -273,7 +273,7 @@ impl<T: Clone + Send + 'static> Opened<T> {
         lock(&self.0.content).is_none()
     }
 
-    /// Has a part let go when this is closed.
+    /// Registers a part to be released when this is closed.
     pub(crate) fn has_part(&self, part: &Arc<impl Part + 'static>) {
         let part: Arc<dyn Part> = Arc::clone(part) as _;
         let mut parts = lock(&self.0.parts);
@@ -281,7 +281,7 @@ impl<T: Clone + Send + 'static> Opened<T> {
         parts.push(Arc::downgrade(&part));
     }
 
-    /// Closes it, and waits until the calls that are under way have ended. May be repeated.
+    /// Closes it, and waits for running calls. Idempotent.
     pub(crate) fn close(&self) {
         self.0.close(None);
     }
@@ -295,19 +295,19 @@ impl<T> Clone for Opened<T> {
 
 impl<T: Send> Close for Holder<T> {
     fn close(&self, most: Option<Duration>) {
-        // Nothing is dropped under a lock.
+        // Dropped after the lock is released.
         let Some(content) = lock(&self.content).take() else { return };
         let parts = mem::take(&mut *lock(&self.parts));
         parts.iter().filter_map(Weak::upgrade).for_each(|part| part.let_go());
         drop(content);
-        // In a child of `fork`, the calls that were under way never end.
+        // In a child of `fork`, calls that were running never end.
         if self.process == process::id() {
             self.ended.wait(most);
         }
     }
 }
 
-/// Closes what is still open and ends the runtime: for the exit of the interpreter.
+/// Closes open savers and stores and ends the runtime, at the exit of the interpreter.
 #[pyfunction]
 fn shut_down(py: Python<'_>) {
     let opened = mem::take(&mut *lock(&OPENED));

@@ -1,4 +1,4 @@
-//! What every checkpointer of the package stands on: one class over whichever backend it was made with.
+//! The native class of every checkpointer, over any backend.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Backend {
         self
     }
 
-    /// The saver, ready for any call but `setup()`.
+    /// The saver, set up for any call but `setup()`.
     pub(crate) async fn ready(&self) -> Result<&dyn BaseCheckpointSaver> {
         let saver = self.open()?;
         if let Some(done) = &self.set_up {
@@ -55,7 +55,7 @@ impl Backend {
         Ok(saver)
     }
 
-    /// A call of this backend that ends in a Python object.
+    /// A call of this backend that returns a Python object.
     fn call<T, F>(
         self,
         call: impl FnOnce(Self) -> F,
@@ -71,15 +71,15 @@ impl Backend {
     }
 }
 
-/// The native half of a checkpointer. Its methods return calls, to be waited for with `wait()` or `await`.
+/// The native part of a checkpointer. Its methods return calls, to be run with `wait()` or `await`.
 #[pyclass(frozen, name = "Saver", module = "langgraph_ckpt._native")]
 pub(crate) struct NativeSaver {
     backend: Opened<Backend>,
-    /// The bytes of what was stored lately: the largest, which is forgotten bit by bit.
+    /// The size of the largest recent put in bytes; it decays with each put.
     stored: AtomicUsize,
 }
 
-/// From so many bytes on, what is stored takes milliseconds to be serialized, in which an event loop had better go on.
+/// From this size on, serialization takes milliseconds and should not block an event loop.
 const LARGE: usize = 256 * 1024;
 
 impl NativeSaver {
@@ -124,13 +124,13 @@ impl NativeSaver {
         Ok(backend.call(|backend| async move { backend.open()?.setup().await }, nothing))
     }
 
-    /// Whether what was stored lately took long to be serialized.
+    /// Whether recent puts were large, and slow to serialize.
     #[getter]
     fn is_large(&self) -> bool {
         self.stored.load(Ordering::Relaxed) >= LARGE
     }
 
-    /// Whether nothing is left to be closed.
+    /// Whether it is closed.
     #[getter]
     fn closed(&self) -> bool {
         self.backend.is_closed()
@@ -167,8 +167,8 @@ impl NativeSaver {
         Ok(Listing::new(&self.backend, query, Serde::new(serde)))
     }
 
-    /// Stores a checkpoint: with all values, or else without those that the parent has. Where it does not, the error is a
-    /// conflict, and nothing is stored.
+    /// Stores a checkpoint, with all values or only those that changed since the parent. If the parent lacks an unchanged
+    /// value, the error is a conflict, and nothing is stored.
     fn put(
         &self,
         serde: &Bound<'_, PyAny>,
@@ -306,7 +306,7 @@ fn references(texts: &[String]) -> Vec<&str> {
     texts.iter().map(String::as_str).collect()
 }
 
-/// `writes`, and `seed` where there is one, for each channel in the order in which it was asked for.
+/// `writes`, and `seed` if there is one, for each requested channel, in their order.
 fn from_histories(
     py: Python<'_>,
     serde: &Serde,

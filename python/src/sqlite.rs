@@ -19,7 +19,7 @@ use crate::error::OrRaise;
 use crate::saver::{Backend, NativeSaver};
 use crate::tuple::{Serde, is_delta_snapshot};
 
-/// Looks into whole checkpoints with the saver's serializer.
+/// Decodes complete checkpoints with the saver's serializer.
 struct Reader {
     serde: Serde,
 }
@@ -31,7 +31,7 @@ impl fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Called on threads of the saver, for which those who wait have given up the GIL.
+    /// Called on threads of the saver; threads that wait for them have released the GIL.
     fn attached<T>(read: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T> {
         let read = Python::try_attach(read);
         let read = read.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the interpreter is exiting"))?;
@@ -71,7 +71,7 @@ impl CheckpointReader for Reader {
     }
 }
 
-/// A saver of the file at a path. Its checkpoints are looked into with `reader`, where that is given.
+/// Creates a saver on the file at a path. `reader`, if given, decodes its checkpoints.
 #[pyfunction]
 #[pyo3(signature = (path, *, reader, cipher, options))]
 fn sqlite_saver(

@@ -1,4 +1,4 @@
-//! Stores, as Python's classes hold them.
+//! The native class of every store.
 
 use std::mem;
 use std::sync::{Arc, Mutex};
@@ -19,10 +19,10 @@ use crate::runtime::{Opened, Resource, lock};
 use crate::saver::closing;
 use crate::store_ops::LangGraph;
 
-/// How many lists an index has unless told otherwise: as many as the server makes.
+/// The default number of lists, which is the server's.
 const LISTS: i64 = 100;
 
-/// An index, checked as far as it can be without a store. Python reads the users' dict.
+/// The configuration of an index, checked as far as possible without a store. Python parses the users' dict.
 #[pyclass(frozen, module = "langgraph_ckpt._native")]
 pub(crate) struct StoreIndex {
     config: IndexConfig,
@@ -63,7 +63,7 @@ impl StoreIndex {
             "halfvec" => VectorType::Halfvec,
             _ => return Err(no_such("vector_type", vector_type, "'vector' or 'halfvec'")),
         };
-        // What is no number of dimensions is refused with none.
+        // An invalid number of dimensions becomes 0, which the store rejects.
         let dims = usize::try_from(dims).unwrap_or(0);
         let config =
             IndexConfig::new(dims, PythonEmbeddings::new(embeddings)).fields(fields).distance(distance);
@@ -72,15 +72,15 @@ impl StoreIndex {
 }
 
 fn no_such(what: &str, found: &str, known: &str) -> PyErr {
-    PyValueError::new_err(format!("{what} is {known}, not {found:?}"))
+    PyValueError::new_err(format!("{what} must be {known}, not {found:?}"))
 }
 
-/// The number, or the nearest that there is: the store refuses both.
+/// The number, or the nearest of the type: the store rejects both.
 fn saturated(number: i64) -> u16 {
     u16::try_from(number.max(0)).unwrap_or(u16::MAX)
 }
 
-/// Operations that were checked, and the texts that they need vectors of.
+/// Checked operations, and the texts to embed for them.
 #[pyclass(frozen, module = "langgraph_ckpt._native")]
 pub(crate) struct Batch {
     ops: Mutex<Vec<Op>>,
@@ -89,7 +89,7 @@ pub(crate) struct Batch {
 
 #[pymethods]
 impl Batch {
-    /// The texts to be embedded as documents, and those to be embedded as queries.
+    /// The texts to embed as documents, and those to embed as queries.
     #[getter]
     fn texts(&self) -> (Vec<&str>, Vec<&str>) {
         let Texts { documents, queries } = &self.texts;
@@ -103,13 +103,13 @@ fn open(store: &Shared) -> checkpoint_core::Result<&dyn BaseStore> {
     store.get("store").map(|store| &**store)
 }
 
-/// What the classes `InMemoryStore` and `PostgresStore` hold.
+/// The native part of `InMemoryStore` and `PostgresStore`.
 #[pyclass(frozen, module = "langgraph_ckpt._native")]
 pub(crate) struct Store {
     opened: Opened<Shared>,
     index: Option<IndexConfig>,
     backend: &'static str,
-    /// Whether calls end without waiting for anything.
+    /// Whether calls never wait.
     at_once: bool,
 }
 
@@ -122,7 +122,7 @@ impl Store {
         Self { opened: Opened::new(py, "store", Arc::clone(&store), &store), index, backend, at_once }
     }
 
-    /// A call of the store that ends in a Python object.
+    /// A call of the store that returns a Python object.
     fn call<T, F>(
         &self,
         call: impl FnOnce(Shared) -> F,
@@ -139,7 +139,7 @@ impl Store {
 
 #[pymethods]
 impl Store {
-    /// A store in this process.
+    /// Creates an in-memory store.
     #[staticmethod]
     #[pyo3(signature = (index, default_ttl, refresh_on_read))]
     fn memory(
@@ -155,7 +155,7 @@ impl Store {
         Ok(Self::new(py, builder.build().or_raise(py)?, index))
     }
 
-    /// A store in PostgreSQL.
+    /// Creates a PostgreSQL store.
     #[staticmethod]
     #[pyo3(signature = (conn_string, index, default_ttl, refresh_on_read, options))]
     fn postgres(
@@ -185,7 +185,7 @@ impl Store {
         Ok(Self::new(py, builder.build().or_raise(py)?, index))
     }
 
-    /// Checks operations, and says which texts they need vectors of.
+    /// Checks operations, and collects the texts to embed for them.
     fn prepare(&self, ops: &Bound<'_, PyAny>) -> PyResult<Batch> {
         let py = ops.py();
         self.opened.get()?;
@@ -212,7 +212,7 @@ impl Store {
         self.call(|store| async move { open(&store)?.setup().await }, |py, ()| Ok(py.None()))
     }
 
-    /// Removes the items that have expired; the number of them.
+    /// Removes expired items, and returns their number.
     fn sweep_ttl(&self) -> PyResult<Call> {
         self.call(
             |store| async move { open(&store)?.sweep_ttl().await },
@@ -220,19 +220,19 @@ impl Store {
         )
     }
 
-    /// Whether nothing is left to be closed.
+    /// Whether it is closed.
     #[getter]
     fn closed(&self) -> bool {
         self.opened.is_closed()
     }
 
-    /// Closes the store, once the calls that are under way have ended.
+    /// Closes the store, after running calls have finished.
     fn close(&self) -> Call {
         closing(&self.opened)
     }
 }
 
-/// How long items live whose put says nothing, in minutes.
+/// The default TTL, in minutes.
 fn ttl(py: Python<'_>, default_ttl: Option<f64>, refresh_on_read: bool) -> PyResult<TtlConfig> {
     let config = TtlConfig::new().refresh_on_read(refresh_on_read);
     let Some(minutes) = default_ttl else { return Ok(config) };

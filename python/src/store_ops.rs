@@ -1,4 +1,4 @@
-//! A store's operations and results: LangGraph's objects made into this workspace's, and back.
+//! Converts a store's operations from LangGraph's objects, and results to them.
 
 use checkpoint_core::Str;
 use checkpoint_core::store::{
@@ -14,7 +14,7 @@ use pyo3::types::{IntoPyDict, PyDict, PyInt, PyList, PyMapping, PyString, PyTupl
 use crate::convert::type_name;
 use crate::error::OrRaise;
 
-/// What is looked up once: LangGraph's classes, and Python's JSON.
+/// Objects that are imported once: LangGraph's classes, and Python's JSON.
 pub(crate) struct LangGraph {
     get_op: Py<PyType>,
     search_op: Py<PyType>,
@@ -58,7 +58,7 @@ impl LangGraph {
         })
     }
 
-    /// Takes an iterable of operations.
+    /// Converts an iterable of operations.
     pub(crate) fn ops(&self, ops: &Bound<'_, PyAny>) -> PyResult<Vec<Op>> {
         ops.try_iter()?.map(|op| self.op(&op?)).collect()
     }
@@ -97,7 +97,7 @@ impl LangGraph {
         search.limit = count(op, intern!(py, "limit"))?;
         search.offset = count(op, intern!(py, "offset"))?;
         let query: Option<String> = op.getattr(intern!(py, "query"))?.extract()?;
-        // As for Python's stores, an empty query is none.
+        // As in Python's stores, an empty query is ignored.
         search.query = query.filter(|query| !query.is_empty()).map(Into::into);
         search.refresh_ttl = op.getattr(intern!(py, "refresh_ttl"))?.extract()?;
         Ok(search)
@@ -142,7 +142,9 @@ impl LangGraph {
         match kind.as_str() {
             "prefix" => Ok(MatchCondition::Prefix(path)),
             "suffix" => Ok(MatchCondition::Suffix(path)),
-            _ => Err(PyValueError::new_err(format!("a match_type is 'prefix' or 'suffix', not {kind:?}"))),
+            _ => {
+                Err(PyValueError::new_err(format!("a match_type must be 'prefix' or 'suffix', not {kind:?}")))
+            }
         }
     }
 
@@ -150,16 +152,19 @@ impl LangGraph {
         let py = labels.py();
         let refused = |text: &str| self.invalid_namespace(py, text);
         if let Ok(text) = labels.cast::<PyString>() {
-            return Err(refused(&format!("a namespace is a tuple of labels, such as ({},)", text.repr()?)));
+            return Err(refused(&format!(
+                "a namespace must be a tuple of labels, such as ({},)",
+                text.repr()?
+            )));
         }
         let mut namespace: Vec<Str> = Vec::new();
         for label in labels.try_iter()? {
             let label = label?;
             let text = label.cast::<PyString>().map_err(|_| {
-                refused(&format!("labels of a namespace are strings, not {}", type_name(&label)))
+                refused(&format!("namespace labels must be strings, not {}", type_name(&label)))
             })?;
             namespace
-                .push(text.to_str().map_err(|_| refused("a label of a namespace is no valid text"))?.into());
+                .push(text.to_str().map_err(|_| refused("a namespace label must be valid Unicode"))?.into());
         }
         let namespace = Namespace::from(namespace);
         namespace.check().map_err(|error| refused(&error.to_string()))?;
@@ -178,7 +183,7 @@ impl LangGraph {
         } else if value.cast::<PyMapping>().is_ok() {
             py.get_type::<PyDict>().call1((value,))?
         } else {
-            return Err(PyTypeError::new_err(format!("{WHAT} is a dict, not {}", type_name(value))));
+            return Err(PyTypeError::new_err(format!("{WHAT} must be a dict, not {}", type_name(value))));
         };
         // Python has just written it: it is JSON.
         JsonObject::from_stored(self.to_json(&dict, WHAT)?).or_raise(py)
@@ -193,7 +198,7 @@ impl LangGraph {
         let text = self.to_json(filter, WHAT)?;
         let json =
             serde_json::from_str(&text).map_err(|error| PyValueError::new_err(format!("{WHAT}: {error}")))?;
-        // What could be read is not nested too deep to be looked through.
+        // The parser limits nesting, so the recursion below is bounded.
         if has_long_integer(filter)? {
             return Err(PyValueError::new_err(format!("{WHAT}: an integer has more than 64 bits")));
         }
@@ -211,13 +216,13 @@ impl LangGraph {
 
     fn ttl(&self, ttl: &Bound<'_, PyAny>) -> PyResult<Ttl> {
         if ttl.is_none() {
-            // The base class has put the store's default in its place where the caller gave none.
+            // The base class has already replaced a missing TTL by the store's default.
             Ok(Ttl::Never)
         } else if ttl.is_instance(self.not_provided.bind(ttl.py()))? {
             Ok(Ttl::Default)
         } else {
             let minutes =
-                ttl.extract().map_err(|_| PyTypeError::new_err("a time to live is a number of minutes"))?;
+                ttl.extract().map_err(|_| PyTypeError::new_err("a TTL must be a number of minutes"))?;
             Ok(Ttl::Minutes(minutes))
         }
     }
@@ -278,32 +283,32 @@ fn labels<'py>(py: Python<'py>, namespace: &Namespace) -> PyResult<Bound<'py, Py
 
 fn key_of(op: &Bound<'_, PyAny>) -> PyResult<String> {
     let key = op.getattr(intern!(op.py(), "key"))?;
-    key.extract().map_err(|_| PyTypeError::new_err("a key is a string"))
+    key.extract().map_err(|_| PyTypeError::new_err("a key must be a string"))
 }
 
-/// A number of things.
+/// A non-negative integer.
 fn count(op: &Bound<'_, PyAny>, name: &Bound<'_, PyString>) -> PyResult<usize> {
     let value = op.getattr(name)?;
     value.extract().map_err(|_| match value.repr() {
-        Ok(found) => PyValueError::new_err(format!("{name} is a whole number, 0 or more, not {found}")),
+        Ok(found) => PyValueError::new_err(format!("{name} must be a whole number, 0 or more, not {found}")),
         Err(error) => error,
     })
 }
 
 fn index(index: &Bound<'_, PyAny>) -> PyResult<ItemIndex> {
-    const WHAT: &str = "an item's index is False, None, or a list of paths";
+    const WHAT: &str = "an item's index must be False, None, or a list of paths";
     if index.is_none() {
         Ok(ItemIndex::Default)
     } else if matches!(index.extract(), Ok(false)) {
         Ok(ItemIndex::Off)
     } else {
-        // Text is no list of paths: of one letter each.
+        // A str would be a list of paths of one letter each.
         let paths: Vec<String> = index.extract().map_err(|_| PyTypeError::new_err(WHAT))?;
         Ok(ItemIndex::Fields(paths.into_iter().map(Into::into).collect()))
     }
 }
 
-/// Whether a filter compares with an integer beyond 64 bits, which would be compared as the nearest float.
+/// Whether a filter has an integer beyond 64 bits, which would compare as the nearest float.
 fn has_long_integer(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     if value.is_instance_of::<PyInt>() {
         return Ok(value.extract::<i64>().is_err() && value.extract::<u64>().is_err());
@@ -321,7 +326,7 @@ fn has_long_integer(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(false)
 }
 
-/// Says what Python could not write as JSON, in an exception of the same type.
+/// Converts an exception of Python's JSON encoder to one of the same type that names the value.
 fn no_json(py: Python<'_>, error: PyErr, what: &str) -> PyErr {
     let text = format!("{what} cannot be written as JSON: {}", error.value(py));
     let raised = if error.is_instance_of::<PyTypeError>(py) {

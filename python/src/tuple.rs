@@ -1,4 +1,4 @@
-//! Checkpoints and pending writes, from Python and to it. Values pass as the bytes that LangGraph's serializer makes.
+//! Converts checkpoints and pending writes from and to Python. Values are passed as the bytes of LangGraph's serializer.
 
 use checkpoint_core::{
     Bytes, ChannelValue, ChannelVersions, Checkpoint, CheckpointLayout, CheckpointTuple, InlineScalars,
@@ -16,10 +16,10 @@ use crate::convert::{
 };
 use crate::error::OrRaise;
 
-/// The channel of the sends that an old checkpoint left on its parent.
+/// The channel of sends that old checkpoints stored on their parent.
 const TASKS: &str = "__pregel_tasks";
 
-/// No shorter run of digits is beyond 64 bits.
+/// Integers with fewer digits fit 64 bits.
 const LONG: usize = 19;
 
 static CHECKPOINT_TUPLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -61,18 +61,18 @@ impl Serde {
         loaded.map_err(|error| if typed.is_sealed() { without_key(py, &typed.tag, error) } else { error })
     }
 
-    /// Takes a checkpoint apart that is one value.
+    /// Decodes a checkpoint that is stored as one value.
     pub(crate) fn read_whole<'py>(&self, py: Python<'py>, typed: &TypedBytes) -> PyResult<Bound<'py, PyAny>> {
         self.loads(py, typed)
     }
 
-    /// A value as the serializer's bytes, whatever it is.
+    /// Encodes any value with the serializer.
     pub(crate) fn blob(&self, value: &Bound<'_, PyAny>) -> PyResult<ChannelValue> {
         self.dumps(value).map(ChannelValue::Blob)
     }
 }
 
-/// A serializer that does not know of encryption says that it does not know the type.
+/// The exception for an encrypted value: a serializer without encryption only reports an unknown type.
 fn without_key(py: Python<'_>, tag: &str, error: PyErr) -> PyErr {
     if !error.is_instance_of::<PyNotImplementedError>(py) {
         return error;
@@ -98,14 +98,14 @@ pub(crate) fn is_delta_snapshot(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     value.is_instance(class)
 }
 
-/// The scalar that a value is, if it is one.
+/// The value as a scalar, if it is one.
 fn scalar(value: &Bound<'_, PyAny>, subclasses: bool) -> PyResult<Option<ChannelValue>> {
     if value.is_none() {
         return Ok(Some(ChannelValue::Null));
     }
     if let Ok(text) = value.cast::<PyString>() {
         let plain = subclasses || text.is_exact_instance_of::<PyString>();
-        // A text with a lone surrogate is left to the serializer, which knows what to make of it.
+        // A text with a lone surrogate is left to the serializer, which handles it.
         return Ok(if plain {
             text.to_cow().ok().map(|text| ChannelValue::Str(Str::from(&*text)))
         } else {
@@ -122,7 +122,7 @@ fn scalar(value: &Bound<'_, PyAny>, subclasses: bool) -> PyResult<Option<Channel
         if let Ok(number) = number.extract() {
             return Ok(Some(ChannelValue::Int(number)));
         }
-        // The serializer has no integers beyond 64 bits.
+        // The serializer does not support integers beyond 64 bits.
         let digits =
             value.py().get_type::<PyInt>().call_method1(intern!(value.py(), "__repr__"), (number,))?;
         let digits = digits.cast::<PyString>()?.to_cow()?.into_owned();
@@ -143,7 +143,7 @@ impl Scalars {
     }
 }
 
-/// Reads a checkpoint: all of it, or what changed since its parent.
+/// Converts a checkpoint: complete, or only what changed since its parent.
 pub(crate) fn to_checkpoint(
     capabilities: SaverCapabilities,
     serde: &Serde,
@@ -204,7 +204,7 @@ pub(crate) fn to_checkpoint(
     Ok((out, options))
 }
 
-/// Reads the writes of a task: pairs of a channel and a value.
+/// Converts the writes of a task: pairs of a channel and a value.
 pub(crate) fn to_writes(serde: &Serde, writes: &Bound<'_, PyAny>) -> PyResult<Vec<(Str, ChannelValue)>> {
     let write = |write: PyResult<Bound<'_, PyAny>>| {
         let write = write?;
@@ -219,7 +219,7 @@ pub(crate) fn to_writes(serde: &Serde, writes: &Bound<'_, PyAny>) -> PyResult<Ve
     writes.try_iter()?.map(write).collect()
 }
 
-/// Makes the object of a value.
+/// Converts a value to a Python object.
 pub(crate) fn from_channel_value<'py>(
     py: Python<'py>,
     serde: &Serde,
@@ -252,7 +252,7 @@ pub(crate) fn from_write<'py>(
     (&*write.task_id, &*write.channel, value).into_pyobject(py)
 }
 
-/// Makes LangGraph's `CheckpointTuple`.
+/// Creates LangGraph's `CheckpointTuple`.
 pub(crate) fn from_tuple(py: Python<'_>, serde: &Serde, found: &CheckpointTuple) -> PyResult<Py<PyAny>> {
     let class = CHECKPOINT_TUPLE.import(py, "langgraph.checkpoint.base", "CheckpointTuple")?;
     let checkpoint = match opaque::value(&found.checkpoint) {

@@ -351,8 +351,8 @@ def test_a_store_closes_itself(open_store: Callable[..., Any], flow: Flow) -> No
         ({"index": {"dims": 4, "embed": print, "ann_index_config": {"kind": "tree"}}}, ValueError, "kind"),
         ({"index": {"dims": 4, "embed": print, "ann_index_config": {"lists": 1, "n": 1}}}, ValueError, "n;"),
         ({"index": {"dims": 4, "embed": "nobody:model"}}, Exception, "nobody"),
-        ({"ttl": {"default_ttl": 0}}, ValueError, "time to live"),
-        ({"ttl": {"default_ttl": math.nan}}, ValueError, "time to live"),
+        ({"ttl": {"default_ttl": 0}}, ValueError, "default TTL"),
+        ({"ttl": {"default_ttl": math.nan}}, ValueError, "default TTL"),
         ({"ttl": {"default": 1}}, ValueError, "unknown keys: default"),
     ],
 )

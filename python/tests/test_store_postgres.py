@@ -140,7 +140,7 @@ def test_the_index_is_made_as_it_is_asked_for(
 
 @pytest.mark.parametrize(
     ("ann", "text"),
-    [({"m": 1}, "m is 2"), ({"m": 10**6}, "m is 2"), ({"kind": "ivfflat", "lists": 0}, "lists"), ({"vector_type": "bit"}, "vector_type")],
+    [({"m": 1}, "m must be 2"), ({"m": 10**6}, "m must be 2"), ({"kind": "ivfflat", "lists": 0}, "lists"), ({"vector_type": "bit"}, "vector_type")],
 )
 def test_an_index_that_cannot_be_is_refused(postgres_url: str, ann: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
@@ -218,7 +218,7 @@ def test_a_life_that_cannot_be_is_refused(
     open_postgres: Callable[..., PostgresStore], flow: Flow, ttl: float
 ) -> None:
     store = open_postgres()
-    with pytest.raises(ValueError, match="time to live"):
+    with pytest.raises(ValueError, match="invalid TTL"):
         flow(store).put(NS, "a", {"n": 1}, ttl=ttl)
     with pytest.raises(TypeError, match="minutes"):
         flow(store).put(NS, "a", {"n": 1}, ttl="1")

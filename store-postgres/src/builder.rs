@@ -14,15 +14,15 @@ use crate::store::Shared;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum VectorType {
-    /// `vector`: 4 bytes for each dimension; an index takes up to 2,000 dimensions.
+    /// `vector`: 4 bytes per dimension; an index supports up to 2,000 dimensions.
     #[default]
     Vector,
-    /// `halfvec`: 2 bytes for each dimension; an index takes up to 4,000 dimensions.
+    /// `halfvec`: 2 bytes per dimension; an index supports up to 4,000 dimensions.
     Halfvec,
 }
 
 impl VectorType {
-    /// The server's name of the type.
+    /// The type's name in SQL.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Vector => "vector",
@@ -30,8 +30,8 @@ impl VectorType {
         }
     }
 
-    /// How many dimensions an index can have.
-    fn most_indexed(self) -> usize {
+    /// The most dimensions that an index supports.
+    fn max_indexed_dims(self) -> usize {
         match self {
             Self::Vector => 2000,
             Self::Halfvec => 4000,
@@ -43,19 +43,19 @@ impl VectorType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AnnIndex {
-    /// By a graph of neighbours (HNSW): fast, nearly exact, slow to build. See [`hnsw`](Self::hnsw).
+    /// A graph of neighbours (HNSW): fast, nearly exact, slow to build. See [`hnsw`](Self::hnsw).
     Hnsw {
-        /// How many neighbours a vector has in each layer: the server's 16, unless set.
+        /// How many neighbours a vector has in each layer: 16 (pgvector's default), unless set.
         m: Option<u16>,
-        /// How many candidates are looked at when a vector is added: the server's 64, unless set.
+        /// How many candidates an insertion considers: 64 (pgvector's default), unless set.
         ef_construction: Option<u16>,
     },
-    /// By lists of vectors that are near to each other (IVF). The index is best made when the table has its vectors.
+    /// Lists of vectors that are near each other (IVF). The index is best built once the table has its vectors.
     Ivfflat {
-        /// How many lists there are; about one for every thousand vectors.
+        /// The number of lists; about one per thousand vectors.
         lists: u32,
     },
-    /// By looking at all vectors under the namespace: exact.
+    /// A sequential scan of all vectors under the namespace: exact.
     Flat,
 }
 
@@ -66,17 +66,17 @@ impl Default for AnnIndex {
 }
 
 impl AnnIndex {
-    /// A graph of neighbours, as the server makes it unless told otherwise.
+    /// A graph of neighbours with pgvector's default parameters.
     pub const fn hnsw() -> Self {
         Self::Hnsw { m: None, ef_construction: None }
     }
 
-    /// So many lists.
+    /// An IVF index with this number of lists.
     pub const fn ivfflat(lists: u32) -> Self {
         Self::Ivfflat { lists }
     }
 
-    /// Sets how many neighbours a vector has in each layer of a graph: 2 to 100. It says nothing to other kinds.
+    /// Sets how many neighbours a vector has in each layer of a graph: 2 to 100. Other kinds ignore it.
     #[must_use]
     pub const fn m(self, neighbours: u16) -> Self {
         match self {
@@ -85,8 +85,8 @@ impl AnnIndex {
         }
     }
 
-    /// Sets how many candidates are looked at when a vector is added to a graph: 4 to 1,000, and at least twice the
-    /// neighbours. It says nothing to other kinds.
+    /// Sets how many candidates an insertion into a graph considers: 4 to 1,000, and at least twice the neighbours.
+    /// Other kinds ignore it.
     #[must_use]
     pub const fn ef_construction(self, candidates: u16) -> Self {
         match self {
@@ -100,16 +100,18 @@ impl AnnIndex {
             Self::Hnsw { m, ef_construction } => {
                 let (m, candidates) = (m.unwrap_or(16), ef_construction.unwrap_or(64));
                 if !(2..=100).contains(&m) {
-                    return Err(Error::invalid_config("m is 2 to 100").with("m", m));
+                    return Err(Error::invalid_config("m must be 2 to 100").with("m", m));
                 }
                 if !(4..=1000).contains(&candidates) || candidates < 2 * m {
-                    return Err(Error::invalid_config("ef_construction is 4 to 1,000, and at least twice m")
-                        .with("ef_construction", candidates)
-                        .with("m", m));
+                    return Err(Error::invalid_config(
+                        "ef_construction must be 4 to 1,000, and at least twice m",
+                    )
+                    .with("ef_construction", candidates)
+                    .with("m", m));
                 }
             }
             Self::Ivfflat { lists } if !(1..=32_768).contains(&lists) => {
-                return Err(Error::invalid_config("an index has 1 to 32,768 lists").with("lists", lists));
+                return Err(Error::invalid_config("lists must be 1 to 32,768").with("lists", lists));
             }
             Self::Ivfflat { .. } | Self::Flat => {}
         }
@@ -117,7 +119,7 @@ impl AnnIndex {
     }
 }
 
-/// What makes the store search by meaning, with what is particular to pgvector.
+/// The configuration of semantic search, with pgvector's options.
 #[derive(Debug, Clone)]
 pub(crate) struct VectorIndex {
     pub(crate) config: IndexConfig,
@@ -128,7 +130,7 @@ pub(crate) struct VectorIndex {
 }
 
 impl VectorIndex {
-    /// The operator of the distance, by which the server sorts; the less, the nearer.
+    /// The distance operator, by which searches sort in ascending order.
     pub(crate) fn operator(&self) -> &'static str {
         match self.config.distance {
             Distance::L2 => "<->",
@@ -137,7 +139,7 @@ impl VectorIndex {
         }
     }
 
-    /// The class of operators that the index has.
+    /// The operator class of the index.
     pub(crate) fn operator_class(&self) -> String {
         let distance = match self.config.distance {
             Distance::L2 => "l2",
@@ -147,10 +149,10 @@ impl VectorIndex {
         format!("{}_{distance}_ops", self.vector_type.as_str())
     }
 
-    /// The score of a distance.
+    /// Converts a distance to a score.
     pub(crate) fn score(&self, distance: f64) -> f64 {
         match self.config.distance {
-            // Not negated: there is no minus zero among the scores.
+            // Subtracted rather than negated, to avoid a score of minus zero.
             Distance::L2 | Distance::InnerProduct => 0.0 - distance,
             _ => 1.0 - distance,
         }
@@ -160,29 +162,31 @@ impl VectorIndex {
         self.config.check()?;
         self.ann.check()?;
         if !matches!(self.config.distance, Distance::Cosine | Distance::L2 | Distance::InnerProduct) {
-            return Err(Error::invalid_config("pgvector does not measure by this distance here"));
+            return Err(Error::invalid_config("this distance is not supported with pgvector"));
         }
-        let most = self.vector_type.most_indexed();
-        if self.ann != AnnIndex::Flat && self.config.dims > most {
+        let limit = self.vector_type.max_indexed_dims();
+        if self.ann != AnnIndex::Flat && self.config.dims > limit {
             return Err(Error::invalid_config(
-                "an index cannot have so many dimensions; store halfvec (up to 4,000), or search with AnnIndex::Flat",
+                "too many dimensions for an index; store halfvec (up to 4,000), or search with AnnIndex::Flat",
             )
             .with("dims", self.config.dims)
-            .with("limit", most));
+            .with("limit", limit));
         }
         if !(1..=1000).contains(&self.ef_search) {
-            return Err(Error::invalid_config("ef_search is 1 to 1,000").with("ef_search", self.ef_search));
+            return Err(
+                Error::invalid_config("ef_search must be 1 to 1,000").with("ef_search", self.ef_search)
+            );
         }
         match self.probes {
             Some(probes) if !(1..=32_768).contains(&probes) => {
-                Err(Error::invalid_config("probes are 1 to 32,768").with("probes", probes))
+                Err(Error::invalid_config("probes must be 1 to 32,768").with("probes", probes))
             }
             _ => Ok(()),
         }
     }
 }
 
-/// Gathers the options of a [`PostgresStore`]. Setters cannot fail; [`build`](Self::build) checks everything.
+/// Collects the options of a [`PostgresStore`]. Setters cannot fail; [`build`](Self::build) checks everything.
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct PostgresStoreBuilder {
@@ -214,56 +218,56 @@ impl PostgresStoreBuilder {
 
     connection_setters!();
 
-    /// Lets searches have a query. Everybody who writes to the same tables should have the same index: without one a
-    /// store leaves the vectors of the items that it writes as they are.
+    /// Enables searches with a query. All writers to the same tables should have the same index: without one a store
+    /// leaves the vectors of the items that it writes unchanged.
     pub fn index(mut self, index: IndexConfig) -> Self {
         self.index = Some(index);
         self
     }
 
-    /// Chooses how the nearest vectors are found: [`AnnIndex::hnsw`] unless set. `setup()` makes the index.
+    /// Sets how the nearest vectors are found: [`AnnIndex::hnsw`] unless set. `setup()` builds the index.
     pub fn ann_index(mut self, ann: AnnIndex) -> Self {
         self.ann = ann;
         self
     }
 
-    /// Chooses how vectors are stored: [`VectorType::Vector`] unless set.
+    /// Sets how vectors are stored: [`VectorType::Vector`] unless set.
     pub fn vector_type(mut self, vector_type: VectorType) -> Self {
         self.vector_type = vector_type;
         self
     }
 
-    /// Sets how many candidates a search in a graph of neighbours looks at, at least: 100 unless set, 1 to 1,000. More
-    /// find more of the nearest, and take longer.
+    /// Sets the minimum number of candidates that a search in a graph considers: 100 unless set, 1 to 1,000. More
+    /// candidates improve recall and take longer.
     pub fn ef_search(mut self, candidates: u16) -> Self {
         self.ef_search = candidates;
         self
     }
 
-    /// Sets how many lists of [`AnnIndex::Ivfflat`] a search looks at: the square root of their number, unless set.
+    /// Sets how many lists of [`AnnIndex::Ivfflat`] a search reads: the square root of their number, unless set.
     pub fn probes(mut self, lists: u32) -> Self {
         self.probes = Some(lists);
         self
     }
 
-    /// Has `setup()` make an index for filters (`store_value_idx`): searches for values by equality then find them
-    /// without looking at every item under the namespace. Every put takes longer for it. Unless set, there is none.
+    /// Makes `setup()` build an index for filters (`store_value_idx`): filters by equality then do not read every item
+    /// under the namespace, and every put takes longer. Off unless set.
     pub fn filter_index(mut self, filter_index: bool) -> Self {
         self.filter_index = filter_index;
         self
     }
 
-    /// Chooses how long items live unless their put says otherwise, and whether reading them prolongs it.
+    /// Sets the default TTL of items, and whether reads refresh it.
     pub fn ttl(mut self, ttl: TtlConfig) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Checks the options, reads certificates, and makes the store. Opens no connection; the first call does.
+    /// Checks the options, reads certificates, and creates the store. Opens no connection; the first call does.
     ///
     /// # Errors
-    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for a URL or an option that is wrong, for a
-    /// certificate that cannot be read, and for connection options on a pool that is the application's own.
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid URL or option, for a certificate that
+    /// cannot be read, and for connection options on an application's own pool.
     pub fn build(self) -> Result<PostgresStore> {
         self.checked().map(PostgresStore::from_shared).at(BACKEND, "build")
     }

@@ -1,7 +1,7 @@
-//! Filters in the server's own terms: what an index can find as `@>`, the rest as one path in `jsonpath`.
+//! Translates filters to SQL: conditions that an index supports to `@>`, the rest to one `jsonpath`.
 //!
-//! A path compares by type and never fails: numbers with numbers, texts with texts by code point, and a part that is not
-//! there is not found. It is strict, since the lax mode would look into lists by itself.
+//! A path compares by type and never fails: numbers with numbers, texts with texts by code point, and a missing part
+//! does not match. It is strict, since the lax mode unwraps arrays.
 
 use std::fmt::Write as _;
 
@@ -12,9 +12,9 @@ use checkpoint_core::store::{Comparison, Condition, ItemFilter};
 /// A filter as parameters of a statement.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Conditions {
-    /// A JSON object that the value contains (`@>`), if there is such a condition.
+    /// A JSON object that the value must contain (`@>`).
     pub(crate) contained: Option<String>,
-    /// A path that finds something in the value (`@?`), if there is such a condition.
+    /// A path that must match in the value (`@?`).
     pub(crate) path: Option<String>,
 }
 
@@ -24,7 +24,7 @@ impl Conditions {
         let mut paths = Vec::new();
         for (key, condition) in filter.iter() {
             match condition {
-                // A scalar below a key is contained just where it is the same.
+                // For a scalar, containment is equality.
                 Condition::Compare(Comparison::Eq, wanted)
                     if is_scalar(wanted)
                         && !contained.iter().any(|(known, _)| known.as_str() == Some(&**key)) =>
@@ -48,21 +48,21 @@ fn is_scalar(value: &Value) -> bool {
     !matches!(value, Value::Array(_) | Value::Map(_))
 }
 
-/// That the entry of a key is there and meets a condition.
+/// The entry of a key exists and meets a condition.
 fn at_key(key: &str, condition: &Condition) -> Result<String> {
     Ok(format!("exists(@.{} ? ({}))", text(key)?, test(condition)?))
 }
 
-/// That the item at a place is there and meets a condition.
-fn at_place(place: usize, condition: &str) -> String {
-    format!("exists(@[{place}] ? ({condition}))")
+/// The array element at an index exists and meets a condition.
+fn at_index(index: usize, condition: &str) -> String {
+    format!("exists(@[{index}] ? ({condition}))")
 }
 
 /// A condition on `@`.
 fn test(condition: &Condition) -> Result<String> {
     Ok(match condition {
         Condition::Compare(Comparison::Eq, wanted) => same(wanted)?,
-        // What cannot be compared is neither true nor false: only a search for it tells.
+        // A comparison of different types is unknown, and so is its negation; `exists` is always true or false.
         Condition::Compare(Comparison::Ne, wanted) => format!("!exists(@ ? ({}))", same(wanted)?),
         Condition::Compare(comparison, wanted) => {
             let operator = match comparison {
@@ -100,16 +100,16 @@ fn test(condition: &Condition) -> Result<String> {
 const IS_OBJECT: &str = r#"@.type() == "object""#;
 const ALWAYS: &str = "1 == 1";
 
-/// That `@` is a list whose items meet each its condition.
+/// `@` is an array of this length, and each element meets the condition at its index.
 fn items_meet(conditions: &[String]) -> String {
     let mut all = format!(r#"@.type() == "array" && @.size() == {}"#, conditions.len());
-    for (place, condition) in conditions.iter().enumerate() {
-        let _ = write!(all, " && {}", at_place(place, condition));
+    for (index, condition) in conditions.iter().enumerate() {
+        let _ = write!(all, " && {}", at_index(index, condition));
     }
     all
 }
 
-/// That `@` is the same JSON as a value.
+/// `@` equals a value.
 fn same(value: &Value) -> Result<String> {
     match value {
         Value::Array(items) => {
@@ -135,7 +135,7 @@ fn scalar(value: &Value) -> Result<String> {
     json::to_string(value, json::Style::Plain)
 }
 
-/// A text as it stands in a path, which is as in JSON.
+/// A string literal of a path, which has JSON's syntax.
 fn text(text: &str) -> Result<String> {
     scalar(&Value::from(text))
 }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_index_finds_is_apart() {
+    fn indexable_conditions_are_separate() {
         let filter = ItemFilter::new().eq("kind", "k\"1").gt("score", -1.5).eq("l", Value::Array(vec![]));
         let conditions = Conditions::new(&filter).unwrap();
         assert_eq!(conditions.contained.unwrap(), r#"{"kind": "k\"1"}"#);

@@ -1,5 +1,5 @@
-//! LangGraph stores in PostgreSQL, in the very tables that LangGraph's Python (`langgraph-checkpoint-postgres`) uses,
-//! with semantic search by pgvector.
+//! LangGraph stores in PostgreSQL, in the tables of Python LangGraph (`langgraph-checkpoint-postgres`), with semantic
+//! search by pgvector.
 //!
 //! ```no_run
 //! use checkpoint_core::store::{BaseStore, IndexConfig, ItemFilter, NgramEmbeddings, StoreExt};
@@ -9,7 +9,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> checkpoint_core::Result<()> {
 //! let store = PostgresStore::builder("postgres://agents@localhost/agents?sslmode=verify-full")
-//!     .index(IndexConfig::new(256, NgramEmbeddings::new(256)).fields(["text"])) // for queries; may be left out
+//!     .index(IndexConfig::new(256, NgramEmbeddings::new(256)).fields(["text"])) // for queries; optional
 //!     .build()?;
 //! store.setup().await?;
 //!
@@ -20,97 +20,95 @@
 //! # }
 //! ```
 //!
-//! # Where the bytes go
+//! # Tables
 //!
 //! | table | key | other columns |
 //! |---|---|---|
 //! | `store` | `prefix, key` | `value`: JSON; `created_at`, `updated_at`; `expires_at` and `ttl_minutes` of items that expire |
-//! | `store_vectors` | `prefix, key, field_name` | `embedding`: `vector` or `halfvec`; goes with the item |
+//! | `store_vectors` | `prefix, key, field_name` | `embedding`: `vector` or `halfvec`; deleted with the item |
 //! | `store_migrations`, `vector_migrations` | `v` | the migrations that were run |
 //!
-//! `prefix` is the namespace, its labels joined by dots. `store_vectors` and its index `store_vectors_embedding_idx` are
-//! there with an [`IndexConfig`](checkpoint_core::store::IndexConfig) alone. All but the index for filters
-//! (`store_value_idx`, [`PostgresStoreBuilder::filter_index`]) is as Python makes it, in Python's migrations: either side
-//! may set up the tables.
+//! `prefix` is the namespace, its labels joined by dots. `store_vectors` and its index `store_vectors_embedding_idx`
+//! exist only with an [`IndexConfig`](checkpoint_core::store::IndexConfig). Everything but the index for filters
+//! (`store_value_idx`, [`PostgresStoreBuilder::filter_index`]) is created by Python's migrations: either side may set up
+//! the tables.
 //!
 //! # Round trips
 //!
-//! A batch is one statement and one round trip for each kind of operation in it, and one more where it read items whose
-//! time to live begins anew. Embeddings are asked before the first of them.
+//! A batch takes one statement and one round trip for each kind of operation in it, and one more if it read items whose
+//! TTL is refreshed. Embeddings are computed before the first statement.
 //!
 //! | operation | finds its rows by |
 //! |---|---|
 //! | `get` | the primary key |
-//! | `search` | the index on prefixes, or the index for filters if there is one; sorts what it finds |
-//! | `search` with a query | all vectors under the namespace where that has at most 1,000 items, or with [`AnnIndex::Flat`]: exact. Else the index of vectors, which goes on (pgvector 0.8) until enough of them fit namespace and filter. Where the index gives up early, or brings fewer items than were wanted, the search is repeated further, and in the end over all vectors: 1 or 2 round trips more. The first of a process is 1 more, to learn the version of pgvector |
-//! | `list_namespaces` | jumps from one namespace to the next in the index on prefixes |
+//! | `search` | the index on prefixes, or the index for filters if there is one; sorts the matches |
+//! | `search` with a query | all vectors under the namespace if it has at most 1,000 items, or with [`AnnIndex::Flat`]: exact. Otherwise the vector index, by an iterative scan (pgvector 0.8) until enough vectors match namespace and filter. If the scan ends early or yields too few items, the search is repeated with more candidates, and finally over all vectors: 1 or 2 more round trips. The first search of a process takes 1 more, for the version of pgvector |
+//! | `list_namespaces` | a skip scan of the index on prefixes |
 //! | `put`, `delete` | the primary key; vectors in the same statement |
 //! | `sweep_ttl` | the index on expiry, 1,000 items a round trip, until one finds fewer |
-//! | `setup` | 1 round trip once the tables are there, 1 more with an index for filters, 4 more with one for queries |
+//! | `setup` | 1 round trip once the tables exist, 1 more with an index for filters, 4 more with one for queries |
 //!
 //! The conformance suite counts round trips and statements, and compares them with this page.
 //!
-//! The first time that a connection sees a statement costs one round trip more; behind PgBouncer in transaction mode
-//! ([`PostgresStoreBuilder::pgbouncer`]) statements have no names, and that cost is none, but each is planned anew. Batches
-//! of puts are a transaction, sent at once, and so are searches in an index of vectors, since they set `hnsw.ef_search`
+//! A statement's first use on a connection takes one more round trip. Behind PgBouncer in transaction mode
+//! ([`PostgresStoreBuilder::pgbouncer`]) statements are unnamed: that round trip is saved, but each call is planned again.
+//! Batches of puts are one pipelined transaction. So are searches by a vector index, which set `hnsw.ef_search`
 //! ([`PostgresStoreBuilder::ef_search`], 100 unless set) or `ivfflat.probes`.
 //!
 //! # Isolation
 //!
-//! The puts and deletions of a batch are one statement: all or none of them, and all with the same time. Reads before them
-//! see what was committed by then, each kind of operation one state of the database. Anything but the put of one item without
-//! vectors takes advisory locks first (class 1937010546, at most 256 numbers in their order), so that batches that have items
-//! in common do not wait for each other in a circle; Python's writers take none, and where the server finds a circle with
-//! them, the call is repeated. A call that fails
-//! because the server restarts, a connection was cut, or another transaction was in the way is repeated too (see
-//! [`PostgresStoreBuilder::max_retries`]): every operation may be run twice. A dropped call leaves no connection inside of a
-//! transaction; what it sent runs to its end.
+//! The puts and deletions of a batch are atomic and have the same timestamp. The batch's reads run before them; each kind
+//! of operation reads one snapshot of committed data. Every write but the put of a single item without vectors takes
+//! advisory locks first (class 1937010546, at most 256 keys, in sorted order), which prevents deadlocks between batches
+//! that share items. Python's writers take no such locks; on a deadlock with them the call is retried. A call that fails
+//! because the server restarts, the connection was lost, or another transaction conflicted is retried too (see
+//! [`PostgresStoreBuilder::max_retries`]): every operation is safe to run twice. A dropped call leaves no connection inside
+//! a transaction; the statements that it sent run to completion.
 //!
-//! # Times to live
+//! # Time to live
 //!
-//! An item expires exactly when its time is over, and is there for nobody from then on; [`PostgresStore::start_ttl_sweeper`]
-//! or `sweep_ttl` remove it. The column `ttl_minutes` holds whole minutes: reading an item prolongs its life to its time to
-//! live, rounded up to minutes.
+//! An item is invisible from the moment it expires; [`PostgresStore::start_ttl_sweeper`] or `sweep_ttl` delete it. The
+//! column `ttl_minutes` holds whole minutes: reading an item extends its life by its TTL, rounded up to minutes.
 //!
 //! # What differs from Python's store
 //!
 //! | Python | here |
 //! |---|---|
 //! | `$gt`, `$lte` and so on compare as text: 10 < 3 | numbers compare with numbers, texts with texts by code point |
-//! | a filter by an object without operators is an error | it is a condition on the object's entries; operators may stand deeper |
-//! | an empty object in a filter is no condition | the entry has to be an object |
-//! | a time to live of half a minute or less is stored as 0, and reading such an item lets it expire | it is rounded up, and reading never shortens a life |
-//! | expired items are there until they are swept, unless `omit_expired` is set | they are not there |
-//! | an item put over one that has expired keeps its `created_at` | it is a new one |
-//! | vectors of fields that an item no longer has stay, and it is found by them | they go |
-//! | a query without an index is left out of account | it is an error: [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) |
-//! | a query that is the empty text is none | it is a query |
+//! | a filter by an object without operators is an error | it is a condition on the object's entries; operators may be nested deeper |
+//! | an empty object in a filter is ignored | the entry has to be an object |
+//! | a TTL of half a minute or less is stored as 0, and reading such an item makes it expire | it is rounded up, and reading never shortens a life |
+//! | expired items are visible until they are swept, unless `omit_expired` is set | they are invisible |
+//! | an item put over an expired one keeps its `created_at` | it is a new one |
+//! | vectors of removed fields stay, and the item is found by them | they are deleted |
+//! | a query without an index is ignored | it is an error: [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) |
+//! | an empty query is ignored | it is a query |
 //! | integers beyond 64 bits are embedded as their digits | as the text of the nearest double |
 //! | `index=["$"]` in a put finds nothing | it is the whole value, as in the configuration |
-//! | a vector of zeros has the score NaN | by cosine it is not found |
+//! | a vector of zeros has the score NaN | with cosine distance it is not found |
 //! | namespaces are listed in the database's collation, items put at the same time in any order | by code point |
-//! | an index for another distance, or vectors of another length, are found out by searches and puts | `setup` says so |
+//! | an index for another distance, or vectors of another length, fail searches and puts | they fail `setup` |
 //!
-//! As with Python's, a store without an index leaves the vectors of items that it writes as they are.
+//! As with Python's store, a store without an index leaves the vectors of the items that it writes unchanged.
 //!
-//! # What is not encrypted
+//! # Encryption
 //!
-//! Everything: a filter has to see values, and vectors tell what texts are about. Keep secrets out of a store, or use a
-//! database that encrypts its disk.
+//! Nothing is encrypted: a filter has to read values, and vectors reveal what texts are about. Keep secrets out of a
+//! store, or encrypt the server's disk.
 //!
 //! # Errors
 //!
 //! | kind | when |
 //! |---|---|
-//! | `InvalidConfig` | a URL or option is wrong; password, role, database or certificate is refused; the role lacks a privilege; the embeddings make vectors of another length than `dims` |
-//! | `Schema` | the tables are missing (run `setup()`), newer than this program, or made for another index; the server has no pgvector (says what to install) |
-//! | `InvalidArgument` | a namespace, filter, time to live or value that cannot be; U+0000 in a key or value; an id too long for an index |
+//! | `InvalidConfig` | a URL or option is wrong; password, role, database or certificate is rejected; the role lacks a privilege; the embeddings return vectors of another length than `dims` |
+//! | `Schema` | the tables are missing (run `setup()`), newer than this program, or made for another index; the server has no pgvector (the message says what to install) |
+//! | `InvalidArgument` | an invalid namespace, filter, TTL or value; U+0000 in a key or value; an id too long for an index |
 //! | `Unsupported` | a query without an index; the server is read-only |
-//! | `Unavailable` | the server cannot be reached or shuts down; may be repeated |
+//! | `Unavailable` | the server cannot be reached or shuts down; may be retried |
 //! | `Timeout` | no connection became free, a statement ran for too long, or a lock was not granted |
-//! | `Conflict` | another transaction was in the way; may be repeated |
+//! | `Conflict` | another transaction conflicted; may be retried |
 //!
-//! What the embeddings say comes as it is; nothing was stored then.
+//! Errors of the embeddings are returned unchanged; nothing was stored then.
 
 mod builder;
 mod filter;

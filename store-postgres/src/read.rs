@@ -1,4 +1,4 @@
-//! Reading: one item, many, searches, namespaces.
+//! Reads: one item, many items, searches, namespaces.
 
 use std::sync::Arc;
 
@@ -12,28 +12,28 @@ use common_postgres::tokio_postgres::types::Type;
 use common_postgres::{Connection, Json, column, text};
 
 use crate::AnnIndex;
-use crate::sql::{Parameters, Reach, column as place};
+use crate::sql::{Parameters, Reach, column as col};
 use crate::store::Shared;
 
-/// Under a namespace with at most so many items the nearest are found by looking at all vectors.
-const EXACT_UP_TO: i64 = 1000;
+/// Namespaces with at most this many items are searched exactly, by a scan of their vectors.
+const MAX_EXACT_ITEMS: i64 = 1000;
 
-/// An index is asked for so many vectors at most; then all are looked at.
-const MOST_NEAREST: usize = 10_000;
+/// The most candidates fetched from the vector index; beyond it the search is exact.
+const MAX_CANDIDATES: usize = 10_000;
 
-/// So many vectors an item is thought to have for a path that may have several.
-const TEXTS_OF_A_LIST: usize = 4;
+/// The assumed number of vectors per item for an index path that may match several texts.
+const TEXTS_PER_WILDCARD: usize = 4;
 
-/// How many times as many vectors are asked for when there were too few items among them.
-const MORE: usize = 4;
+/// The factor by which the number of candidates grows when they yielded too few items.
+const GROWTH: usize = 4;
 
-/// How many times as many vectors as items are asked for: an index that goes on does not find them in their order.
-const SPARE: usize = 4;
+/// Candidates fetched per wanted item: an iterative scan returns them in relaxed order.
+const OVERSAMPLING: usize = 4;
 
-/// How many operations one statement has; the server takes 65,535 parameters.
-const OPERATIONS: usize = 4000;
+/// The most operations in one statement; the server accepts 65,535 parameters.
+const MAX_OPERATIONS: usize = 4000;
 
-/// The items that were read and have a time to live that begins anew.
+/// The items that were read and whose TTL is to be refreshed.
 #[derive(Debug, Default)]
 pub(crate) struct Read {
     prefixes: Vec<Str>,
@@ -41,7 +41,7 @@ pub(crate) struct Read {
 }
 
 impl Read {
-    /// Prolongs their lives.
+    /// Refreshes their TTL.
     pub(crate) async fn refresh(&self, shared: &Shared) -> Result<()> {
         if self.keys.is_empty() {
             return Ok(());
@@ -56,21 +56,21 @@ impl Read {
         shared.database.run(run).await.map(|_| ())
     }
 
-    /// Decodes an item, and remembers it if its time is to begin anew.
+    /// Decodes an item, and records it if its TTL is to be refreshed.
     fn item(&mut self, row: &Row, refresh: Option<bool>, ttl: &TtlConfig) -> Result<Item> {
-        let (prefix, key) = (text(row, place::PREFIX)?, text(row, place::KEY)?);
-        let value = JsonObject::from_stored(column::<Json<'_>>(row, place::VALUE)?.0)
+        let (prefix, key) = (text(row, col::PREFIX)?, text(row, col::KEY)?);
+        let value = JsonObject::from_stored(column::<Json<'_>>(row, col::VALUE)?.0)
             .map_err(|error| error.with("namespace", &prefix).with("key", &key))?;
-        // Others may have left the times out.
+        // The columns are nullable, and other programs may have stored NULL.
         let time = |at| Ok(column::<Option<DateTime<Utc>>>(row, at)?.unwrap_or_default());
         let item = Item::new(
             Namespace::from_text(&prefix),
             key.clone(),
             value,
-            time(place::CREATED_AT)?,
-            time(place::UPDATED_AT)?,
+            time(col::CREATED_AT)?,
+            time(col::UPDATED_AT)?,
         );
-        if column(row, place::HAS_TTL)? && refresh.unwrap_or(ttl.refresh_on_read) {
+        if column(row, col::HAS_TTL)? && refresh.unwrap_or(ttl.refresh_on_read) {
             self.prefixes.push(prefix);
             self.keys.push(key);
         }
@@ -78,11 +78,12 @@ impl Read {
     }
 }
 
-fn at(row: &Row) -> Result<usize> {
-    Ok(usize::try_from(column::<i32>(row, place::AT)?).unwrap_or(usize::MAX))
+/// The index of the operation that a row belongs to.
+fn operation(row: &Row) -> Result<usize> {
+    Ok(usize::try_from(column::<i32>(row, col::OPERATION)?).unwrap_or(usize::MAX))
 }
 
-/// Reads items: for each operation the item, if it is there.
+/// Reads the item of each operation, if it exists.
 pub(crate) async fn get(
     shared: &Shared,
     ops: &[(usize, GetOp)],
@@ -102,23 +103,25 @@ pub(crate) async fn get(
     let rows = shared.database.run(run).await?;
     let mut items = vec![None; ops.len()];
     for row in &rows {
-        let at = at(row)?;
-        if let (Some(place), Some((_, op))) = (items.get_mut(at), ops.get(at)) {
-            *place = Some(read.item(row, op.refresh_ttl, &shared.ttl)?);
+        let at = operation(row)?;
+        if let (Some(slot), Some((_, op))) = (items.get_mut(at), ops.get(at)) {
+            *slot = Some(read.item(row, op.refresh_ttl, &shared.ttl)?);
         }
     }
     Ok(items)
 }
 
-/// A search that is not over: what it wants, its query's vector, and how far it looks.
+/// An unfinished search.
 struct Pending<'a> {
+    /// The index of the operation.
     at: usize,
     op: &'a SearchOp,
+    /// The query's vector.
     vector: Option<Arc<[f32]>>,
     reach: Reach,
 }
 
-/// Finds items for each operation. The vectors are those of its query.
+/// Runs searches. `vectors` has the vector of each one's query.
 pub(crate) async fn search(
     shared: &Shared,
     ops: &[(usize, SearchOp)],
@@ -136,20 +139,20 @@ pub(crate) async fn search(
     if let Some(index) =
         shared.index.as_deref().filter(|_| pending.iter().any(|search| search.vector.is_some()))
     {
-        shared.learn_pgvector(index).await?;
+        shared.detect_iterative_scan(index).await?;
     }
     while !pending.is_empty() {
         let rows = run_searches(shared, &pending).await?;
         let mut by_search: Vec<Vec<&Row>> = vec![Vec::new(); ops.len()];
         for row in &rows {
-            if let Some(rows) = by_search.get_mut(at(row)?) {
+            if let Some(rows) = by_search.get_mut(operation(row)?) {
                 rows.push(row);
             }
         }
         let mut unfinished = Vec::new();
         for mut search in pending {
             let rows = by_search.get_mut(search.at).map(std::mem::take).unwrap_or_default();
-            if let Some(reach) = search.further(&rows)? {
+            if let Some(reach) = search.next_reach(&rows)? {
                 search.reach = reach;
                 unfinished.push(search);
             } else if let Some(items) = found.get_mut(search.at) {
@@ -161,44 +164,48 @@ pub(crate) async fn search(
     Ok(found)
 }
 
-/// How far a search looks at first: an item may have several of the vectors.
+/// The reach of the first attempt. An item may have several vectors.
 pub(crate) fn first_reach(shared: &Shared, op: &SearchOp) -> Reach {
     let Some(index) = shared.index.as_deref() else { return Reach::EXACT };
-    let has_several = |path: &Str| path.contains(['*', '{']);
+    let has_wildcard = |path: &Str| path.contains(['*', '{']);
     let texts: usize =
-        index.config.fields.iter().map(|path| if has_several(path) { TEXTS_OF_A_LIST } else { 1 }).sum();
-    let nearest = op.limit.saturating_add(op.offset).saturating_mul(texts.max(1) * SPARE);
-    if nearest > MOST_NEAREST { Reach::EXACT } else { Reach { exact_up_to: EXACT_UP_TO, nearest } }
+        index.config.fields.iter().map(|path| if has_wildcard(path) { TEXTS_PER_WILDCARD } else { 1 }).sum();
+    let candidates = op.limit.saturating_add(op.offset).saturating_mul(texts.max(1) * OVERSAMPLING);
+    if candidates > MAX_CANDIDATES {
+        Reach::EXACT
+    } else {
+        Reach { max_exact_items: MAX_EXACT_ITEMS, candidates }
+    }
 }
 
 impl Pending<'_> {
-    /// How far to look next, if there may be more than was found.
-    fn further(&self, rows: &[&Row]) -> Result<Option<Reach>> {
+    /// The reach of the next attempt, if this one may have missed items.
+    fn next_reach(&self, rows: &[&Row]) -> Result<Option<Reach>> {
         let (Some(_), Some(first)) = (&self.vector, rows.first()) else { return Ok(None) };
-        if column(first, place::EXACT)? {
+        if column(first, col::EXACT)? {
             return Ok(None);
         }
-        let seen = usize::try_from(column::<i64>(first, place::SEEN)?).unwrap_or_default();
-        if seen < self.reach.nearest {
-            // The index has no more that fit, or gave up, perhaps before it came to the nearest of them.
+        let candidates = usize::try_from(column::<i64>(first, col::CANDIDATES)?).unwrap_or_default();
+        if candidates < self.reach.candidates {
+            // The index has no further match, or its scan ended early and may have missed nearer ones.
             return Ok(Some(Reach::EXACT));
         }
         let items =
-            rows.iter().filter(|row| matches!(column::<Option<&str>>(row, place::KEY), Ok(Some(_)))).count();
+            rows.iter().filter(|row| matches!(column::<Option<&str>>(row, col::KEY), Ok(Some(_)))).count();
         if items >= self.op.limit {
             return Ok(None);
         }
-        let nearest = self.reach.nearest.saturating_mul(MORE);
-        Ok(Some(if nearest > MOST_NEAREST { Reach::EXACT } else { Reach { nearest, ..self.reach } }))
+        let candidates = self.reach.candidates.saturating_mul(GROWTH);
+        Ok(Some(if candidates > MAX_CANDIDATES { Reach::EXACT } else { Reach { candidates, ..self.reach } }))
     }
 
     fn items(&self, shared: &Shared, rows: &[&Row], read: &mut Read) -> Result<Vec<SearchItem>> {
         let mut items = Vec::with_capacity(rows.len());
         for row in rows {
             let score = match (&self.vector, &shared.index) {
-                (Some(_), Some(index)) => match column::<Option<f64>>(row, place::DISTANCE)? {
+                (Some(_), Some(index)) => match column::<Option<f64>>(row, col::DISTANCE)? {
                     Some(distance) => Some(index.score(distance)),
-                    // The row tells how it was searched, and that there is nothing.
+                    // A search without results still returns one row, with the columns on how it was run.
                     None => continue,
                 },
                 _ => None,
@@ -209,10 +216,10 @@ impl Pending<'_> {
     }
 }
 
-/// Runs searches by one statement.
+/// Runs searches in as few statements as possible.
 async fn run_searches(shared: &Shared, pending: &[Pending<'_>]) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for pending in pending.chunks(OPERATIONS) {
+    for pending in pending.chunks(MAX_OPERATIONS) {
         let mut params = Parameters::default();
         let mut statements = Vec::with_capacity(pending.len());
         let mut by_index = false;
@@ -227,7 +234,7 @@ async fn run_searches(shared: &Shared, pending: &[Pending<'_>]) -> Result<Vec<Ro
             });
         }
         let settings = if by_index {
-            shared.settings(pending.iter().map(|search| search.reach.nearest).max())
+            shared.settings(pending.iter().map(|search| search.reach.candidates).max())
         } else {
             None
         };
@@ -236,7 +243,7 @@ async fn run_searches(shared: &Shared, pending: &[Pending<'_>]) -> Result<Vec<Ro
     Ok(rows)
 }
 
-/// Runs statements that only read as one. A single one is worth keeping: many calls will have it.
+/// Runs read-only statements as one. Only a single one is prepared: combinations are rarely repeated.
 async fn run_together(
     shared: &Shared,
     statements: &[String],
@@ -268,13 +275,13 @@ pub(crate) async fn list_namespaces(
     let mut listed: Vec<Vec<Namespace>> = vec![Vec::new(); ops.len()];
     let numbered: Vec<(usize, &ListNamespacesOp)> =
         ops.iter().enumerate().map(|(at, (_, op))| (at, op)).filter(|(_, op)| op.limit > 0).collect();
-    for ops in numbered.chunks(OPERATIONS) {
+    for ops in numbered.chunks(MAX_OPERATIONS) {
         let mut params = Parameters::default();
         let statements: Vec<String> =
             ops.iter().map(|(at, op)| shared.sql.list_namespaces(&mut params, *at, op)).collect();
         for row in run_together(shared, &statements, &params, None).await? {
-            if let Some(namespaces) = listed.get_mut(at(&row)?) {
-                namespaces.push(Namespace::from_text(&text(&row, 1)?));
+            if let Some(namespaces) = listed.get_mut(operation(&row)?) {
+                namespaces.push(Namespace::from_text(&text(&row, col::PREFIX)?));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Making and upgrading the tables, in the numbers of Python's migrations.
+//! Creates and upgrades the tables with Python's migrations and version numbers.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use common_postgres::{Connection, Database, Migrations, Step, column, quote};
 use crate::AnnIndex;
 use crate::builder::VectorIndex;
 
-/// Processes that set up stores in one database wait for each other.
+/// The advisory lock of setup: one process at a time per database.
 const LOCK: i64 = i64::from_be_bytes(*b"stor-mig");
 
 /// The tables of one schema.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    /// The schema, quoted and with its dot, or nothing.
+    /// The schema, quoted and followed by a dot, or empty.
     pub(crate) prefix: String,
     items: Migrations,
     vectors: Option<Migrations>,
@@ -44,7 +44,7 @@ impl Tables {
     }
 
     pub(crate) async fn set_up(&self, database: &Database) -> Result<()> {
-        // Python's setup takes no lock, and may be met at any step.
+        // Python's setup takes no lock, so any step may conflict with it and is retried.
         database
             .run(|connection| async move {
                 drop(connection);
@@ -63,7 +63,7 @@ impl Tables {
             .await
     }
 
-    /// Refuses vectors that others made in another way.
+    /// Fails if the existing vectors or their index were made for another configuration.
     async fn check_vectors(&self, connection: &Connection, index: &VectorIndex) -> Result<()> {
         const COLUMN: &str = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute \
              WHERE attrelid = to_regclass($1) AND attname = 'embedding' AND NOT attisdropped";
@@ -72,12 +72,12 @@ impl Tables {
         let table = format!("{}store_vectors", self.prefix);
         let rows = connection.query(COLUMN, &[(&table, Type::TEXT)]).await?;
         let found: &str = rows.first().map_or(Ok("nothing"), |row| column(row, 0))?;
-        // Where the type's schema is not in the search path, the name has it in front.
+        // If the type's schema is not in the search path, the name is qualified.
         let wanted = format!("{}({})", index.vector_type.as_str(), index.config.dims);
         if found.rsplit('.').next() != Some(wanted.as_str()) {
             return Err(Error::new(
                 ErrorKind::Schema,
-                "the table of vectors was made for another index; give the store that one, or use another schema",
+                "the table of vectors was made for another index; configure that index, or use another schema",
             )
             .with("table", table)
             .with("found", found)
@@ -89,7 +89,7 @@ impl Tables {
         match rows.first().map(|row| column::<&str>(row, 0)).transpose()? {
             Some(found) if index.ann != AnnIndex::Flat && found != wanted => Err(Error::new(
                 ErrorKind::Schema,
-                "the index of the vectors was made for another distance, and searches could not use it; drop it, \
+                "the vector index was made for another distance, and searches could not use it; drop it, \
                  delete version 2 from vector_migrations, and run setup() again",
             )
             .with("index", name)
@@ -100,11 +100,11 @@ impl Tables {
     }
 }
 
-/// Says what to do where the server cannot have vectors.
+/// Creates pgvector's extension, or fails with the remedy.
 async fn require_extension(connection: &Connection) -> Result<()> {
-    const IS_THERE: &str = "SELECT 1 FROM pg_extension WHERE extname = 'vector'";
+    const IS_INSTALLED: &str = "SELECT 1 FROM pg_extension WHERE extname = 'vector'";
     const IS_AVAILABLE: &str = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'";
-    if !connection.query(IS_THERE, &[]).await?.is_empty() {
+    if !connection.query(IS_INSTALLED, &[]).await?.is_empty() {
         return Ok(());
     }
     if connection.query(IS_AVAILABLE, &[]).await?.is_empty() {
@@ -117,14 +117,14 @@ async fn require_extension(connection: &Connection) -> Result<()> {
     match connection.batch("CREATE EXTENSION IF NOT EXISTS vector").await {
         Err(error) if error.kind() == ErrorKind::InvalidConfig => Err(Error::new(
             ErrorKind::InvalidConfig,
-            "this role may not make the extension `vector`; have a superuser run CREATE EXTENSION vector in this database",
+            "this role may not create the extension `vector`; have a superuser run CREATE EXTENSION vector in this database",
         )
         .with_source(error)),
-        made => made,
+        created => created,
     }
 }
 
-/// Python's migrations of items; a version is a position.
+/// Python's migrations of items; a version is an index into the list.
 fn item_steps(s: &str) -> Vec<Step> {
     vec![
         Step::new(format!(
@@ -205,7 +205,7 @@ fn vector_steps(s: &str, index: &VectorIndex) -> Vec<Step> {
                 index.operator_class()
             ),
         )
-        // Python neither makes it nor records it then.
+        // Python then neither creates nor records it.
         .leave_out(index.ann == AnnIndex::Flat),
     ]
 }

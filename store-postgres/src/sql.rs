@@ -1,5 +1,5 @@
-//! What is sent. Statements differ by the conditions that an operation has, never by its values, so that a connection
-//! keeps few of them.
+//! The SQL. Statements depend on which conditions an operation has, never on its values, so that a connection caches few
+//! of them.
 
 use std::error::Error as StdError;
 use std::fmt::{self, Write as _};
@@ -14,43 +14,43 @@ use crate::AnnIndex;
 use crate::builder::VectorIndex;
 use crate::filter::Conditions;
 
-/// The version of the binary form of `jsonpath`, which stands before the text.
-const PATH_VERSION: u8 = 1;
+/// The version byte of the binary format of `jsonpath`, which precedes the text.
+const JSONPATH_VERSION: u8 = 1;
 
-/// So many items are never under a namespace.
-const ALL: i64 = 1 << 62;
+/// More items than a namespace can have: every search is exact.
+const UNLIMITED: i64 = 1 << 62;
 
-/// That an item has not expired.
+/// The item has not expired.
 const ALIVE: &str = "(s.expires_at IS NULL OR s.expires_at > now())";
 
-/// What is read of an item, besides its distance from a query.
+/// The columns of an item: from [`column::PREFIX`] to [`column::HAS_TTL`].
 const COLUMNS: &str = "s.prefix, s.key, s.value, s.created_at, s.updated_at, s.ttl_minutes IS NOT NULL";
 
-/// The character after the dot: what is below a namespace sorts between the two.
+/// The character after the dot: child namespaces sort between the two.
 const AFTER_DOT: char = '/';
 
-/// The columns of reads.
+/// The result columns of reads. A list of namespaces has the first two only.
 pub(crate) mod column {
-    /// Which operation of a batch the row belongs to.
-    pub(crate) const AT: usize = 0;
+    /// The index of the operation that the row belongs to.
+    pub(crate) const OPERATION: usize = 0;
     pub(crate) const PREFIX: usize = 1;
     pub(crate) const KEY: usize = 2;
     pub(crate) const VALUE: usize = 3;
     pub(crate) const CREATED_AT: usize = 4;
     pub(crate) const UPDATED_AT: usize = 5;
     pub(crate) const HAS_TTL: usize = 6;
-    /// How far the item is from the query.
+    /// The distance from the query.
     pub(crate) const DISTANCE: usize = 7;
-    /// Whether all vectors were looked at.
+    /// Whether the search was exact: by a scan of all vectors.
     pub(crate) const EXACT: usize = 8;
-    /// How many vectors came back from the index.
-    pub(crate) const SEEN: usize = 9;
+    /// How many candidates the vector index returned.
+    pub(crate) const CANDIDATES: usize = 9;
 }
 
 /// A path as a parameter of type `jsonpath`.
 struct Path(String);
 
-// The driver logs parameters: none of a user's values may be among them.
+// The driver logs parameters, so `Debug` must not show user values.
 impl fmt::Debug for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Path({} bytes)", self.0.len())
@@ -59,7 +59,7 @@ impl fmt::Debug for Path {
 
 impl ToSql for Path {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
-        out.extend_from_slice(&[PATH_VERSION]);
+        out.extend_from_slice(&[JSONPATH_VERSION]);
         out.extend_from_slice(self.0.as_bytes());
         Ok(IsNull::No)
     }
@@ -92,12 +92,12 @@ impl ToSql for Contained {
     to_sql_checked!();
 }
 
-/// A statement's parameters, gathered while it is written.
+/// A statement's parameters, collected while it is written.
 #[derive(Debug, Default)]
 pub(crate) struct Parameters<'a>(Vec<(Box<dyn ToSql + Send + Sync + 'a>, Type)>);
 
 impl<'a> Parameters<'a> {
-    /// Adds one and returns how the statement names it.
+    /// Adds a parameter and returns its placeholder, with a cast.
     fn bind(&mut self, value: impl ToSql + Send + Sync + 'a, of_type: Type) -> String {
         let name = of_type
             .name()
@@ -111,28 +111,38 @@ impl<'a> Parameters<'a> {
         self.bind(i64::try_from(number).unwrap_or(i64::MAX), Type::INT8)
     }
 
-    /// As the driver takes them.
+    /// The parameters for the driver.
     pub(crate) fn list(&self) -> Vec<Param<'_>> {
         self.0.iter().map(|(value, of_type)| (&**value as _, of_type.clone())).collect()
     }
 }
 
-/// How far a search by nearness looks.
+/// How many vectors a search by distance considers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reach {
-    /// Under a namespace with at most so many items all vectors are looked at.
-    pub(crate) exact_up_to: i64,
-    /// Else, so many come from the index.
-    pub(crate) nearest: usize,
+    /// Namespaces with at most this many items are searched exactly, by a scan of their vectors.
+    pub(crate) max_exact_items: i64,
+    /// Larger ones by this many candidates from the vector index.
+    pub(crate) candidates: usize,
 }
 
 impl Reach {
-    /// All vectors, however many items there are.
-    pub(crate) const EXACT: Self = Self { exact_up_to: ALL, nearest: 0 };
+    /// All vectors, whatever the number of items.
+    pub(crate) const EXACT: Self = Self { max_exact_items: UNLIMITED, candidates: 0 };
 }
 
-/// A namespace and what is below it, as a condition on the column `prefix` of any table, behind another condition.
-struct Below(Option<[String; 3]>);
+/// The placeholders of a namespace and of the range of its descendants.
+struct Bounds {
+    /// The namespace itself.
+    own: String,
+    /// Where its descendants begin.
+    first: String,
+    /// Where they end, exclusive.
+    end: String,
+}
+
+/// Restricts the column `prefix` to a namespace and its descendants. The root has no restriction.
+struct Below(Option<Bounds>);
 
 impl Below {
     fn new(params: &mut Parameters<'_>, namespace: &Namespace) -> Self {
@@ -140,26 +150,28 @@ impl Below {
             return Self(None);
         }
         let text = namespace.to_text();
-        let bounds = [format!("{text}."), format!("{text}{AFTER_DOT}"), text];
-        Self(Some(bounds.map(|bound| params.bind(bound, Type::TEXT))))
+        let first = params.bind(format!("{text}."), Type::TEXT);
+        let end = params.bind(format!("{text}{AFTER_DOT}"), Type::TEXT);
+        Self(Some(Bounds { own: params.bind(text, Type::TEXT), first, end }))
     }
 
-    /// The operators are those of the index on prefixes: by bytes, whatever the database's collation.
-    fn of(&self, table: &str) -> String {
-        self.0.as_ref().map_or_else(String::new, |[first, end, own]| {
+    /// The condition on a table, with a leading `AND`. Its operators are those of the index on prefixes, which compares
+    /// bytes whatever the database's collation.
+    fn condition(&self, table: &str) -> String {
+        self.0.as_ref().map_or_else(String::new, |Bounds { own, first, end }| {
             format!(
                 " AND ({table}.prefix = {own} OR ({table}.prefix ~>=~ {first} AND {table}.prefix ~<~ {end}))"
             )
         })
     }
 
-    /// Counts its items, up to about twice so many. In the order of the index, range by range: else the server could
-    /// look at all of the table for those of a small namespace.
-    fn counted(&self, schema: &str, most: &str) -> String {
-        let some = |rest: &str| format!("(SELECT 1 FROM {schema}store s{rest} LIMIT {most})");
+    /// The statement that counts items, up to about twice `limit`. It reads each range in the order of the index;
+    /// otherwise the server could scan the whole table to count a small namespace.
+    fn count(&self, schema: &str, limit: &str) -> String {
+        let some = |rest: &str| format!("(SELECT 1 FROM {schema}store s{rest} LIMIT {limit})");
         let ranges = match &self.0 {
             None => some(""),
-            Some([first, end, own]) => [(own, "~<=~", own), (first, "~<~", end)]
+            Some(Bounds { own, first, end }) => [(own, "~<=~", own), (first, "~<~", end)]
                 .map(|(first, until, end)| {
                     some(&format!(
                         " WHERE s.prefix ~>=~ {first} AND s.prefix {until} {end} ORDER BY s.prefix USING ~<~"
@@ -171,8 +183,8 @@ impl Below {
     }
 }
 
-/// What a filter comes to, behind another condition.
-fn filtered(params: &mut Parameters<'_>, filter: &ItemFilter) -> Result<String> {
+/// The conditions of a filter, each with a leading `AND`.
+fn filter_conditions(params: &mut Parameters<'_>, filter: &ItemFilter) -> Result<String> {
     let mut sql = String::new();
     let Conditions { contained, path } = Conditions::new(filter)?;
     if let Some(contained) = contained {
@@ -184,7 +196,7 @@ fn filtered(params: &mut Parameters<'_>, filter: &ItemFilter) -> Result<String> 
     Ok(sql)
 }
 
-/// What is to be stored and deleted, column by column.
+/// The items to store and to delete, as columns.
 #[derive(Debug, Default)]
 pub(crate) struct PutColumns<'a> {
     pub(crate) deleted_prefixes: Vec<&'a str>,
@@ -197,14 +209,14 @@ pub(crate) struct PutColumns<'a> {
     pub(crate) vector_prefixes: Vec<&'a str>,
     pub(crate) vector_keys: Vec<&'a str>,
     pub(crate) field_names: Vec<&'a str>,
-    /// The numbers of all vectors in a row.
+    /// The elements of all vectors, concatenated.
     pub(crate) numbers: Vec<f32>,
 }
 
 /// The statements for the tables of one schema.
 #[derive(Debug)]
 pub(crate) struct Statements {
-    /// The schema, quoted and with its dot, or nothing.
+    /// The schema, quoted and followed by a dot, or empty.
     schema: String,
     pub(crate) get: String,
     pub(crate) get_many: String,
@@ -224,8 +236,8 @@ impl Statements {
                  CROSS JOIN LATERAL ({}) item",
                 by_key(s, "", "wanted.prefix", "wanted.key", "")
             ),
-            // Whoever else has a row writes it, or refreshes it too; nobody waits for that. What Python rounded to no
-            // minutes at all is not cut off.
+            // A locked row is being written or refreshed by another transaction, so it is skipped. GREATEST: Python
+            // rounds short TTLs to 0 minutes, and a refresh must not shorten them.
             refresh: format!(
                 "WITH due AS (SELECT s.prefix, s.key FROM unnest($1::text[], $2::text[]) found(prefix, key) \
                  JOIN {s}store s ON s.prefix = found.prefix AND s.key = found.key \
@@ -243,20 +255,20 @@ impl Statements {
         }
     }
 
-    /// Finds items by namespace and filter, the last put first.
+    /// Finds items by namespace and filter, most recently put first.
     pub(crate) fn search(&self, params: &mut Parameters<'_>, at: usize, op: &SearchOp) -> Result<String> {
-        let below = Below::new(params, &op.namespace_prefix).of("s");
-        let filtered = filtered(params, &op.filter)?;
+        let below = Below::new(params, &op.namespace_prefix).condition("s");
+        let filter = filter_conditions(params, &op.filter)?;
         let (limit, offset) = (params.bind_number(op.limit), params.bind_number(op.offset));
         Ok(format!(
-            "SELECT {at}, {COLUMNS}, NULL::float8, NULL::bool, NULL::int8 FROM {}store s WHERE {ALIVE}{below}{filtered} \
+            "SELECT {at}, {COLUMNS}, NULL::float8, NULL::bool, NULL::int8 FROM {}store s WHERE {ALIVE}{below}{filter} \
              ORDER BY s.updated_at DESC, s.prefix COLLATE \"C\", s.key COLLATE \"C\" LIMIT {limit} OFFSET {offset}",
             self.schema
         ))
     }
 
-    /// Finds items by nearness to a vector. There is always a row, which tells whether all vectors were looked at, and
-    /// how many came from the index.
+    /// Finds items by distance from a vector. There is always at least one row, with the columns [`column::EXACT`] and
+    /// [`column::CANDIDATES`].
     pub(crate) fn search_vectors<'a>(
         &self,
         params: &mut Parameters<'a>,
@@ -270,41 +282,41 @@ impl Statements {
         let vector = params.bind(vector, Type::FLOAT4_ARRAY);
         let distance = format!("v.embedding {} (SELECT query.v FROM query)", index.operator());
         let below = Below::new(params, &op.namespace_prefix);
-        let filtered = filtered(params, &op.filter)?;
+        let filter = filter_conditions(params, &op.filter)?;
         let (limit, offset) = (params.bind_number(op.limit), params.bind_number(op.offset));
-        let (of_items, of_vectors) = (below.of("s"), below.of("v"));
+        let (below_items, below_vectors) = (below.condition("s"), below.condition("v"));
         let (few, near, either) = if index.ann == AnnIndex::Flat {
             ("SELECT true AS items".to_owned(), "SELECT WHERE false".to_owned(), "exact")
         } else {
-            let exact_up_to = params.bind(reach.exact_up_to, Type::INT8);
-            let nearest = params.bind_number(reach.nearest);
-            let counted = below.counted(s, &format!("{exact_up_to} + 1"));
-            let item = by_key(s, "", "v.prefix", "v.key", &filtered);
+            let max_exact_items = params.bind(reach.max_exact_items, Type::INT8);
+            let candidates = params.bind_number(reach.candidates);
+            let count = below.count(s, &format!("{max_exact_items} + 1"));
+            let item = by_key(s, "", "v.prefix", "v.key", &filter);
             (
                 format!(
-                    "SELECT CASE WHEN {exact_up_to} = {ALL} THEN true ELSE ({counted}) <= {exact_up_to} END AS items"
+                    "SELECT CASE WHEN {max_exact_items} = {UNLIMITED} THEN true ELSE ({count}) <= {max_exact_items} END AS items"
                 ),
                 format!(
                     "SELECT s.prefix, s.key, s.updated_at, {distance} AS distance FROM {s}store_vectors v \
-                     CROSS JOIN LATERAL ({item}) s WHERE NOT (SELECT items FROM few){of_vectors} \
-                     ORDER BY {distance} LIMIT {nearest}"
+                     CROSS JOIN LATERAL ({item}) s WHERE NOT (SELECT items FROM few){below_vectors} \
+                     ORDER BY {distance} LIMIT {candidates}"
                 ),
                 "(SELECT * FROM exact UNION ALL SELECT * FROM near)",
             )
         };
-        let exact = if of_items.is_empty() && filtered.is_empty() {
+        let exact = if below_items.is_empty() && filter.is_empty() {
             format!(
                 "SELECT s.prefix, s.key, s.updated_at, min({distance}) AS distance FROM {s}store s \
                  JOIN {s}store_vectors v ON v.prefix = s.prefix AND v.key = s.key \
-                 WHERE (SELECT items FROM few) AND {ALIVE}{filtered} GROUP BY s.prefix, s.key, s.updated_at"
+                 WHERE (SELECT items FROM few) AND {ALIVE}{filter} GROUP BY s.prefix, s.key, s.updated_at"
             )
         } else {
-            // Item by item: no vectors of others are read, however many the server thinks there are.
+            // Per item, so that only matching items' vectors are read, whatever the planner's estimates.
             format!(
                 "SELECT s.prefix, s.key, s.updated_at, own.distance FROM {s}store s CROSS JOIN LATERAL \
                  (SELECT min({distance}) AS distance FROM {s}store_vectors v \
                  WHERE v.prefix = s.prefix AND v.key = s.key) own \
-                 WHERE (SELECT items FROM few) AND {ALIVE}{of_items}{filtered} AND own.distance IS NOT NULL"
+                 WHERE (SELECT items FROM few) AND {ALIVE}{below_items}{filter} AND own.distance IS NOT NULL"
             )
         };
         let item = by_key(s, "", "best.prefix", "best.key", "");
@@ -322,7 +334,7 @@ impl Statements {
         ))
     }
 
-    /// Lists namespaces by jumping from one to the next in the index on prefixes.
+    /// Lists namespaces by a skip scan of the index on prefixes.
     pub(crate) fn list_namespaces(
         &self,
         params: &mut Parameters<'_>,
@@ -336,14 +348,14 @@ impl Statements {
             let depth = params.bind(i32::try_from(depth).unwrap_or(i32::MAX), Type::INT4);
             format!("array_to_string((string_to_array(walk.prefix, '.'))[1:{depth}], '.')")
         });
-        // After a namespace comes what is at least it and the least character, or, where what is below it is skipped,
-        // what is beyond the dot.
+        // The scan continues after a namespace at the namespace plus the least character, or, if its descendants are
+        // skipped, at the character after the dot.
         let following = "walk.prefix || chr(1)";
         let (next, living) = match &cut {
             Some(cut) if skips(op) => {
                 let next =
                     format!("CASE WHEN {cut} = walk.prefix THEN {following} ELSE {cut} || '{AFTER_DOT}' END");
-                // One namespace stands for all that are skipped.
+                // One living item in the skipped range suffices.
                 let range = format!("s.prefix ~>=~ walk.prefix AND s.prefix ~<~ {next}");
                 (next, range)
             }
@@ -378,7 +390,7 @@ impl Statements {
             step(&next),
         );
         let (limit, offset) = (params.bind_number(op.limit), params.bind_number(op.offset));
-        // In the order of an index, else the server could look for the first of them in all of the table.
+        // Ordered like an index, otherwise the server could scan the whole table for the first row.
         let chosen = format!(
             "({itself}SELECT prefix FROM steps) walk WHERE walk.prefix IS NOT NULL AND walk.prefix ~ ALL ({patterns}) \
              AND (COALESCE((SELECT s.expires_at FROM {s}store s WHERE s.expires_at IS NOT NULL \
@@ -386,9 +398,9 @@ impl Statements {
              OR (SELECT true FROM {s}store s WHERE {ALIVE} AND {living} ORDER BY s.prefix USING ~<~ LIMIT 1))"
         );
         let listed = match cut {
-            // The walk is in order, and ends when there are enough.
+            // The scan is ordered, and ends at the limit.
             None => format!("{walk} SELECT walk.prefix FROM {chosen}"),
-            // A namespace and what is below it are not always neighbours: `a`, `a-b`, `a.b`.
+            // A namespace and its descendants are not always adjacent: `a`, `a-b`, `a.b`.
             Some(cut) => {
                 format!("{walk} SELECT DISTINCT {cut} COLLATE \"C\" AS prefix FROM {chosen} ORDER BY prefix")
             }
@@ -396,8 +408,8 @@ impl Statements {
         format!("SELECT {at}, listed.* FROM ({listed} LIMIT {limit} OFFSET {offset}) listed")
     }
 
-    /// Stores, replaces and deletes items, then their vectors: two statements of one transaction. The second looks once
-    /// the first has the items' rows, so that it sees the vectors of whoever had them before.
+    /// Stores, replaces and deletes items, then their vectors: two statements of one transaction. The second takes its
+    /// snapshot after the first has locked the items' rows, so that it sees the vectors of earlier writers.
     pub(crate) fn put<'a>(
         &self,
         columns: PutColumns<'a>,
@@ -451,18 +463,18 @@ impl Statements {
     }
 }
 
-/// Finds one item that meets further conditions; something may stand before its columns. By range and order instead of
-/// equality: a server that knows little of the table could otherwise take the index on prefixes, and look at a whole
-/// namespace for one item. With its limit it is run for each of those that it is joined to, and never becomes a join with
-/// all of the table.
-fn by_key(schema: &str, first: &str, prefix: &str, key: &str, conditions: &str) -> String {
+/// Finds one item that meets further conditions. `columns` precede those of the item. It compares by range and order
+/// instead of equality: with poor statistics the planner could otherwise choose the index on prefixes and read a whole
+/// namespace for one item. Because of its limit, a lateral join runs it per row and never becomes a join with the whole
+/// table.
+fn by_key(schema: &str, columns: &str, prefix: &str, key: &str, conditions: &str) -> String {
     format!(
-        "SELECT {first}{COLUMNS} FROM {schema}store s WHERE s.prefix = {prefix} AND s.key >= {key} AND s.key <= {key} \
+        "SELECT {columns}{COLUMNS} FROM {schema}store s WHERE s.prefix = {prefix} AND s.key >= {key} AND s.key <= {key} \
          AND {ALIVE}{conditions} ORDER BY s.prefix, s.key LIMIT 1"
     )
 }
 
-/// An item that has expired is another one than the one that is put in its place.
+/// Inserts or replaces items. An item put over an expired one is new, with its own `created_at`.
 fn upsert(schema: &str, items: &str) -> String {
     format!(
         "INSERT INTO {schema}store AS s (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes) \
@@ -474,7 +486,7 @@ fn upsert(schema: &str, items: &str) -> String {
     )
 }
 
-/// Whether what is below a namespace of the wanted depth need not be looked at: no condition depends on it.
+/// Whether descendants of a namespace at the maximum depth can be skipped: no condition depends on them.
 fn skips(op: &ListNamespacesOp) -> bool {
     op.match_conditions.iter().all(|condition| match condition {
         MatchCondition::Prefix(pattern) => op.max_depth.is_some_and(|depth| pattern.labels().len() <= depth),
@@ -482,7 +494,7 @@ fn skips(op: &ListNamespacesOp) -> bool {
     })
 }
 
-/// A condition as a regular expression on the dotted text, unless it chooses everything.
+/// A condition as a regular expression on the dotted text, or `None` if it matches everything.
 fn pattern(condition: &MatchCondition) -> Option<String> {
     let labels = condition.pattern().labels();
     if labels.is_empty() {
@@ -497,7 +509,7 @@ fn pattern(condition: &MatchCondition) -> Option<String> {
     })
 }
 
-/// Writes a label so that a regular expression means just that.
+/// Escapes a label for a regular expression.
 fn escape(label: &str) -> String {
     label.chars().fold(String::with_capacity(label.len()), |mut escaped, c| {
         if c.is_ascii() && !c.is_ascii_alphanumeric() && c != '_' {

@@ -1,4 +1,4 @@
-//! The trait.
+//! The store and its trait implementation.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -23,19 +23,20 @@ use crate::sweep::TtlSweeper;
 use crate::write::{PutRows, check_text};
 use crate::{AnnIndex, PostgresStoreBuilder};
 
-/// How many expired items one statement removes.
-const SWEPT_AT_ONCE: i64 = 1000;
+/// How many expired items one statement deletes.
+const SWEEP_BATCH: i64 = 1000;
 
-/// So many locks the items of a store share: a batch takes at most as many, and the server has room for thousands.
-const LOCKS: u32 = 256;
+/// The number of advisory locks that the items of a store share. It bounds the locks of a batch; the server has room for
+/// thousands.
+const LOCK_STRIPES: u32 = 256;
 
-/// The version of pgvector from which on an index goes on until enough vectors fit the other conditions.
-const ITERATES_FROM: (u32, u32) = (0, 8);
+/// The first version of pgvector with iterative index scans.
+const ITERATIVE_SCAN_SINCE: (u32, u32) = (0, 8);
 
-/// The most candidates that pgvector looks at.
-const MOST_CANDIDATES: usize = 1000;
+/// The maximum of `hnsw.ef_search`.
+const MAX_EF_SEARCH: usize = 1000;
 
-/// Keeps items in PostgreSQL, in the tables of LangGraph's Python. Clones share their connections.
+/// Keeps items in PostgreSQL, in the tables of Python LangGraph. Clones share their connections.
 ///
 /// See the [crate's page](crate) for what is stored where and what each call costs.
 #[derive(Clone)]
@@ -62,8 +63,8 @@ pub(crate) struct Shared {
     tables: Tables,
     pub(crate) index: Option<Arc<VectorIndex>>,
     pub(crate) ttl: TtlConfig,
-    /// Whether the server's pgvector goes on until enough vectors fit, once it was asked.
-    iterates: OnceLock<bool>,
+    /// Whether the server's pgvector has iterative index scans, once it is known.
+    iterative_scan: OnceLock<bool>,
 }
 
 impl Shared {
@@ -81,19 +82,19 @@ impl Shared {
             tables,
             index,
             ttl,
-            iterates: OnceLock::new(),
+            iterative_scan: OnceLock::new(),
         }
     }
 
-    /// The number of the lock that an item shares with some others of the same tables.
-    pub(crate) fn lock_of(&self, prefix: &str, key: &str) -> i32 {
+    /// The key of an item's advisory lock, which items of the same tables with the same hash share.
+    pub(crate) fn lock_key(&self, prefix: &str, key: &str) -> i32 {
         let hash = |parts: [&str; 2]| xxh3_64(parts.join("\0").as_bytes());
         let (tables, item) = (hash([&self.tables.prefix, ""]), hash([prefix, key]));
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "the lower bits are as good as any others of a hash"
+            reason = "the lower bits of a hash are as good as any others"
         )]
-        let number = (tables as u32).wrapping_mul(LOCKS) + (item % u64::from(LOCKS)) as u32;
+        let number = (tables as u32).wrapping_mul(LOCK_STRIPES) + (item % u64::from(LOCK_STRIPES)) as u32;
         number.cast_signed()
     }
 
@@ -101,9 +102,9 @@ impl Shared {
         self.index.as_deref().map(|index| &index.config)
     }
 
-    /// Asks once what the server's pgvector can do.
-    pub(crate) async fn learn_pgvector(&self, index: &VectorIndex) -> Result<()> {
-        if index.ann == AnnIndex::Flat || self.iterates.get().is_some() {
+    /// Queries once whether the server's pgvector has iterative index scans.
+    pub(crate) async fn detect_iterative_scan(&self, index: &VectorIndex) -> Result<()> {
+        if index.ann == AnnIndex::Flat || self.iterative_scan.get().is_some() {
             return Ok(());
         }
         let run = |connection: Connection| async move {
@@ -115,19 +116,19 @@ impl Shared {
         };
         let mut parts = column::<&str>(row, 0)?.split('.').map(|part| part.parse().unwrap_or(0));
         let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-        // Whoever asked at the same time heard the same.
-        let _ = self.iterates.set(version >= ITERATES_FROM);
+        // A concurrent call sets the same value.
+        let _ = self.iterative_scan.set(version >= ITERATIVE_SCAN_SINCE);
         Ok(())
     }
 
-    /// The settings under which an index is searched for so many vectors.
-    pub(crate) fn settings(&self, nearest: Option<usize>) -> Option<String> {
+    /// The settings for a search of the vector index for this many candidates.
+    pub(crate) fn settings(&self, candidates: Option<usize>) -> Option<String> {
         let index = self.index.as_deref()?;
-        let iterates = self.iterates.get().copied().unwrap_or(false);
+        let iterative_scan = self.iterative_scan.get().copied().unwrap_or(false);
         let (setting, name) = match index.ann {
             AnnIndex::Hnsw { .. } => {
-                let candidates = nearest.unwrap_or(0).clamp(usize::from(index.ef_search), MOST_CANDIDATES);
-                (format!("SET LOCAL hnsw.ef_search = {candidates}"), "hnsw")
+                let ef_search = candidates.unwrap_or(0).clamp(usize::from(index.ef_search), MAX_EF_SEARCH);
+                (format!("SET LOCAL hnsw.ef_search = {ef_search}"), "hnsw")
             }
             AnnIndex::Ivfflat { lists } => {
                 let probes = index.probes.unwrap_or_else(|| lists.isqrt().max(1)).min(lists);
@@ -135,16 +136,16 @@ impl Shared {
             }
             AnnIndex::Flat => return None,
         };
-        // Of the two ways to search, the one that is not taken would still start its parallel workers.
+        // The statement has an exact and an indexed branch; the unused one would still start parallel workers.
         let setting = format!("{setting}; SET LOCAL max_parallel_workers_per_gather = 0");
-        Some(if iterates {
+        Some(if iterative_scan {
             format!("{setting}; SET LOCAL {name}.iterative_scan = relaxed_order")
         } else {
             setting
         })
     }
 
-    /// Refuses what the server cannot hold.
+    /// Rejects keys that the server cannot store.
     fn check(ops: &Ops) -> Result<()> {
         let keys = ops.gets.iter().map(|(_, get)| &get.key).chain(ops.puts.iter().map(|put| &put.key));
         keys.into_iter().try_for_each(|key| check_text("key", key))
@@ -162,7 +163,7 @@ impl Shared {
         let mut results = vec![OpResult::Done; ops.len()];
         let ops = Ops::new(ops, BACKEND, self.config())?;
         Self::check(&ops)?;
-        // What cannot be embedded fails before anything is read or stored.
+        // Before anything is read or stored, since embedding may fail.
         let embed_puts = async {
             match self.config() {
                 Some(config) => config.embed_puts(&ops.puts).await,
@@ -173,8 +174,8 @@ impl Shared {
         let puts = PutRows::new(&ops.puts, vectors, &self.ttl)?;
 
         let mut set = |at: usize, result: OpResult| {
-            if let Some(place) = results.get_mut(at) {
-                *place = result;
+            if let Some(slot) = results.get_mut(at) {
+                *slot = result;
             }
         };
         let mut read = Read::default();
@@ -202,12 +203,12 @@ impl Shared {
         let mut swept = 0;
         loop {
             let run = |connection: Connection| async move {
-                let rows = connection.query(&self.sql.sweep, &[(&SWEPT_AT_ONCE, Type::INT8)]).await?;
+                let rows = connection.query(&self.sql.sweep, &[(&SWEEP_BATCH, Type::INT8)]).await?;
                 rows.first().map_or(Ok(0), |row| column::<i64>(row, 0))
             };
             let removed = self.database.run(run).await?;
             swept += u64::try_from(removed).unwrap_or_default();
-            if removed < SWEPT_AT_ONCE {
+            if removed < SWEEP_BATCH {
                 return Ok(swept);
             }
         }
@@ -215,40 +216,39 @@ impl Shared {
 }
 
 impl PostgresStore {
-    /// Starts to configure a store in the database that a URL names: `postgres://user:password@host:port/database`.
+    /// Configures a store in the database of a URL: `postgres://user:password@host:port/database`.
     pub fn builder(url: impl Into<String>) -> PostgresStoreBuilder {
         PostgresStoreBuilder::new(Source::Url(url.into()))
     }
 
-    /// Starts to configure a store in the database of a configuration.
+    /// Configures a store in the database of a configuration.
     pub fn from_config(config: PostgresConfig) -> PostgresStoreBuilder {
         PostgresStoreBuilder::new(Source::Config(Box::new(config)))
     }
 
-    /// Starts to configure a store on an application's own pool.
+    /// Configures a store on an application's own pool.
     pub fn from_pool(pool: Pool) -> PostgresStoreBuilder {
         PostgresStoreBuilder::new(Source::Pool(pool))
     }
 
-    /// Removes expired items again and again, each time after this pause, until what it returns is dropped. A sweep that
-    /// fails is logged, and the next one tries again.
+    /// Starts a background task that removes expired items at this interval until the returned handle is dropped. A
+    /// failed sweep is logged, and the next one tries again.
     ///
     /// # Errors
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) outside of a tokio runtime.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) outside a tokio runtime.
     pub fn start_ttl_sweeper(&self, every: Duration) -> Result<TtlSweeper> {
         TtlSweeper::start(self.clone(), every)
     }
 
-    /// How the server would run the store's statements, whatever their parameters are, on a connection of the pool: what
-    /// each is for, the SQL and the plan as JSON. Those of searches and listings are the statements of these operations.
-    /// For tests.
+    /// Returns the generic plans of the store's statements: for each its purpose, the SQL, and the plan as JSON. `ops`
+    /// determine the statements of searches and listings. For tests.
     #[doc(hidden)]
     pub async fn plans(&self, ops: Vec<Op>) -> Result<Vec<(&'static str, String, String)>> {
         let shared = &*self.shared;
         let ops = Ops::new(ops, BACKEND, shared.config())?;
         let queries = shared.embed_searches(&ops.searches).await?;
         if let Some(index) = shared.index.as_deref() {
-            shared.learn_pgvector(index).await?;
+            shared.detect_iterative_scan(index).await?;
         }
         let mut statements: Vec<(_, String, Option<String>)> = [
             ("get", &shared.sql.get),
@@ -263,10 +263,10 @@ impl PostgresStore {
             let mut params = Parameters::default();
             statements.push(match (vector, shared.index.as_deref()) {
                 (Some(vector), Some(index)) => {
-                    // Both ways to search are in the statement, and how far it reaches is a parameter.
+                    // The statement has both branches, and the reach is a parameter.
                     let reach = read::first_reach(shared, op);
                     let sql = shared.sql.search_vectors(&mut params, 0, op, vector, index, reach)?;
-                    ("search by a query", sql, shared.settings(Some(reach.nearest)))
+                    ("search by a query", sql, shared.settings(Some(reach.candidates)))
                 }
                 _ => ("search", shared.sql.search(&mut params, 0, op)?, None),
             });

@@ -1,4 +1,4 @@
-//! The task that removes expired items.
+//! The background task that removes expired items.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use tokio::task::JoinHandle;
 
 use crate::PostgresStore;
 
-/// The shortest pause between two sweeps.
-const SHORTEST: Duration = Duration::from_millis(1);
+/// The shortest interval between two sweeps.
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A task that removes expired items; it ends when this is dropped. Several of them, in several processes, do not get in
-/// each other's way.
+/// A background task that removes expired items until this handle is dropped. Several sweepers, also in several
+/// processes, run concurrently without conflicts.
 #[derive(Debug)]
 #[must_use = "the task ends when this is dropped"]
 pub struct TtlSweeper(JoinHandle<()>);
@@ -21,15 +21,15 @@ pub struct TtlSweeper(JoinHandle<()>);
 impl TtlSweeper {
     pub(crate) fn start(store: PostgresStore, every: Duration) -> Result<Self> {
         let runtime = Handle::try_current()
-            .map_err(|error| Error::invalid_config("a sweeper runs in a tokio runtime").with_source(error))?;
+            .map_err(|error| Error::invalid_config("a sweeper needs a tokio runtime").with_source(error))?;
         Ok(Self(runtime.spawn(async move {
             loop {
-                tokio::time::sleep(every.max(SHORTEST)).await;
+                tokio::time::sleep(every.max(MIN_INTERVAL)).await;
                 match store.sweep_ttl().await {
                     Ok(0) => {}
                     Ok(swept) => tracing::debug!(swept, "removed expired items"),
                     Err(error) => {
-                        tracing::warn!(%error, "expired items are not removed; the next sweep tries again");
+                        tracing::warn!(%error, "expired items were not removed; the next sweep tries again");
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! Writing: one item in a statement of its own, anything else in one statement for the whole batch.
+//! Writes: a statement of its own for a single item, otherwise one for the whole batch.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,19 +15,20 @@ use crate::store::Shared;
 /// The class of the advisory locks of items.
 const LOCK_CLASS: i32 = i32::from_be_bytes(*b"stor");
 
-/// One put, checked.
+/// A checked put.
 struct Row<'a> {
     prefix: String,
     op: &'a PutOp,
     ttl: Option<Duration>,
+    /// The vectors by field name.
     vectors: Vec<(String, Arc<[f32]>)>,
 }
 
-/// Puts that are ready to be sent.
+/// Checked puts in lock order.
 pub(crate) struct PutRows<'a>(Vec<Row<'a>>);
 
 impl<'a> PutRows<'a> {
-    /// Checks what the server cannot hold. The vectors are those of each put, if the store has an index.
+    /// Rejects what the server cannot store. `vectors` has those of each put, or is empty without an index.
     pub(crate) fn new(
         puts: &'a [PutOp],
         vectors: Vec<Vec<(String, Arc<[f32]>)>>,
@@ -46,17 +47,17 @@ impl<'a> PutRows<'a> {
             }
             rows.push(Row { prefix: op.namespace.to_text(), op, ttl: op.ttl.resolve(ttl)?, vectors });
         }
-        // Batches that share items take them in the same order, and do not wait for each other in a circle.
+        // Batches that share items lock them in the same order, which prevents deadlocks.
         rows.sort_by(|a, b| (&a.prefix, &a.op.key).cmp(&(&b.prefix, &b.op.key)));
         Ok(Self(rows))
     }
 
-    /// Stores them all, or none.
+    /// Stores them atomically.
     pub(crate) async fn store(&self, shared: &Shared, connection: &Connection) -> Result<()> {
         if let (None, [Row { prefix, op: PutOp { key, value: Some(value), .. }, ttl, .. }]) =
             (&shared.index, self.0.as_slice())
         {
-            let (key, value, (seconds, minutes)) = (&**key, Json(value.as_str()), columns_of(*ttl));
+            let (key, value, (seconds, minutes)) = (&**key, Json(value.as_str()), ttl_columns(*ttl));
             let params = [
                 (prefix as _, Type::TEXT),
                 (&key as _, Type::TEXT),
@@ -76,7 +77,7 @@ impl<'a> PutRows<'a> {
             columns.prefixes.push(prefix);
             columns.keys.push(&op.key);
             columns.values.push(Json(value.as_str()));
-            let (seconds, minutes) = columns_of(*ttl);
+            let (seconds, minutes) = ttl_columns(*ttl);
             columns.seconds.push(seconds);
             columns.minutes.push(minutes);
             for (field_name, vector) in vectors {
@@ -92,20 +93,20 @@ impl<'a> PutRows<'a> {
         connection.transact_all(&self.locks(shared), &statements).await
     }
 
-    /// Waits for other batches that have items in common with this one, before it looks at any of them. Locks are taken in
-    /// their order, so that no two batches wait for each other in a circle.
+    /// The statement that takes an exclusive advisory lock for each stripe of items, before any item is read. Sorted
+    /// order prevents deadlocks.
     fn locks(&self, shared: &Shared) -> String {
         let stripes: BTreeSet<i32> =
-            self.0.iter().map(|row| shared.lock_of(&row.prefix, &row.op.key)).collect();
+            self.0.iter().map(|row| shared.lock_key(&row.prefix, &row.op.key)).collect();
         let locks: Vec<String> =
             stripes.iter().map(|stripe| format!("pg_advisory_xact_lock({LOCK_CLASS}, {stripe})")).collect();
         format!("SELECT {}", locks.join(", "))
     }
 }
 
-/// Seconds, by which the item expires, and whole minutes, by which reading prolongs its life: the column has no fractions,
-/// and an item never lives shorter than it was told to.
-fn columns_of(ttl: Option<Duration>) -> (Option<f64>, Option<i32>) {
+/// The TTL in seconds, for `expires_at`, and in whole minutes, for `ttl_minutes`. Minutes are rounded up, so that a
+/// refresh never shortens the life of an item.
+fn ttl_columns(ttl: Option<Duration>) -> (Option<f64>, Option<i32>) {
     let minutes = ttl.map(|ttl| {
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         i32::try_from(seconds.div_ceil(60)).unwrap_or(i32::MAX)
@@ -113,17 +114,15 @@ fn columns_of(ttl: Option<Duration>) -> (Option<f64>, Option<i32>) {
     (ttl.map(|ttl| ttl.as_secs_f64()), minutes)
 }
 
-/// Refuses a text that the server cannot hold.
+/// Rejects text that the server cannot store.
 pub(crate) fn check_text(what: &'static str, text: &str) -> Result<()> {
     if text.contains('\0') {
-        return Err(
-            Error::invalid_argument("PostgreSQL cannot hold a text with U+0000 in it").with(what, text)
-        );
+        return Err(Error::invalid_argument("PostgreSQL cannot store text with U+0000").with(what, text));
     }
     Ok(())
 }
 
-/// Refuses a value that the server cannot hold: one with an escaped U+0000.
+/// Rejects a value that the server cannot store: one with an escaped U+0000.
 fn check_value(value: &JsonObject) -> Result<()> {
     const ESCAPED: &str = "\\u0000";
     let text = value.as_str();
@@ -132,7 +131,7 @@ fn check_value(value: &JsonObject) -> Result<()> {
         before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 0
     };
     if text.match_indices(ESCAPED).any(|(at, _)| is_escape(at)) {
-        return Err(Error::invalid_argument("PostgreSQL cannot hold an item's value with U+0000 in it"));
+        return Err(Error::invalid_argument("PostgreSQL cannot store an item's value with U+0000"));
     }
     Ok(())
 }
@@ -142,22 +141,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_nul_is_refused() {
-        for (text, holds) in [
+    fn only_nul_is_rejected() {
+        for (text, is_valid) in [
             (r#"{"a": "x\u0000"}"#, false),
             (r#"{"a": "\\u0000"}"#, true),
             (r#"{"a": "\\\u0000"}"#, false),
             (r#"{"a\u0000": 1}"#, false),
             (r#"{"a": "\u0001"}"#, true),
         ] {
-            assert_eq!(check_value(&JsonObject::from_text(text).unwrap()).is_ok(), holds, "{text}");
+            assert_eq!(check_value(&JsonObject::from_text(text).unwrap()).is_ok(), is_valid, "{text}");
         }
     }
 
     #[test]
     fn minutes_are_rounded_up() {
-        let minutes = |seconds| columns_of(Some(Duration::from_secs_f64(seconds))).1;
+        let minutes = |seconds| ttl_columns(Some(Duration::from_secs_f64(seconds))).1;
         assert_eq!([0.01, 30.0, 60.0, 60.01, 90.0, 120.0].map(minutes), [1, 1, 1, 2, 2, 2].map(Some));
-        assert_eq!(columns_of(None), (None, None));
+        assert_eq!(ttl_columns(None), (None, None));
     }
 }

@@ -16,7 +16,7 @@ use clap::{Parser, Subcommand};
 
 use crate::run::{Result, cargo};
 
-/// The project's chores.
+/// Development tasks of the project.
 #[derive(Parser)]
 #[command(name = "cargo xtask")]
 struct Arguments {
@@ -26,68 +26,68 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Sets up what the tests need, then runs them all.
+    /// Sets up environments and servers, then runs all tests.
     Test {
-        /// Leaves out the older generations of LangGraph, and the tests that `soak` repeats.
+        /// Skips the older generations of LangGraph and the tests that `soak` repeats.
         #[arg(long)]
         quick: bool,
-        /// Passed on to `cargo test`; with any, the Python wheel is left out.
+        /// Passed to `cargo test`. With any argument, the tests of the Python wheel are skipped.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
     /// Builds the Python wheel and runs its tests, with each generation of LangGraph.
     TestPython {
-        /// Passed on to `pytest`.
+        /// Passed to `pytest`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Runs the tests that break servers and connections, and those in which many callers meet, for longer than `test` does.
+    /// Runs the fault and concurrency tests for longer than `test` does.
     Soak {
         /// How many times as long.
         #[arg(long, default_value_t = 20)]
         times: u32,
     },
-    /// Makes the Python environments of the cross-language tests, and prints their variables.
+    /// Creates the Python environments of the cross-language tests, and prints their variables.
     Venv,
     /// The servers of the tests, in containers.
     Servers {
         #[command(subcommand)]
         chore: servers::Chore,
     },
-    /// Measures the SQLite saver next to Python's, in turns.
+    /// Benchmarks the SQLite saver against Python's, in alternating runs.
     BenchSqlite {
-        /// How many rounds.
+        /// The number of rounds.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
-        /// Where the database files are made; the default is the target folder.
+        /// The folder of the database files; the target folder by default.
         #[arg(long)]
         directory: Option<PathBuf>,
         /// The durability of commits: `on` is synchronous FULL, `off` NORMAL.
         #[arg(long, default_value = "on")]
         sync: String,
     },
-    /// Measures the PostgreSQL saver next to Python's and next to floors, in turns: on the server of `BENCH_PG_HOST` and
-    /// the like, or else on the tests' own.
+    /// Benchmarks the PostgreSQL saver against Python's and against plain SQL, in alternating runs: on the server of the
+    /// `BENCH_PG_*` variables, or else on that of the tests.
     BenchPostgres {
-        /// Passed on to `benches/python/compare_postgres.py`.
+        /// Passed to `benches/python/compare_postgres.py`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Measures the PostgreSQL store in the same way.
+    /// Benchmarks the PostgreSQL store in the same way.
     BenchStore {
-        /// Passed on to `benches/python/compare_postgres.py`.
+        /// Passed to `benches/python/compare_postgres.py`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Measures the wheel's savers and stores on PostgreSQL next to Python's, in turns, on the same server.
+    /// Benchmarks the wheel's savers and stores on PostgreSQL against Python's, in alternating runs, on the same server.
     BenchWheel {
-        /// Passed on to `benches/python/compare_postgres.py`.
+        /// Passed to `benches/python/compare_postgres.py`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Measures how many of the nearest items the PostgreSQL store's searches find, on the same server.
+    /// Measures the recall of the PostgreSQL store's semantic searches, on the same server.
     BenchRecall {
-        /// Passed on to the Rust driver.
+        /// Passed to the Rust driver.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

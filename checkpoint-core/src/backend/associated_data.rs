@@ -42,8 +42,8 @@ pub enum AssociatedData<'a> {
 }
 
 impl AssociatedData<'_> {
-    /// An unambiguous form: a kind, then each part with its length before it.
-    pub(crate) fn bind(&self, out: &mut Vec<u8>) {
+    /// Appends an unambiguous encoding: the kind, then each part with a length prefix.
+    pub(crate) fn append_to(&self, out: &mut Vec<u8>) {
         let mut parts = |kind: u8, parts: &[&[u8]]| {
             out.push(kind);
             for part in parts {

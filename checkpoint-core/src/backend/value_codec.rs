@@ -1,4 +1,4 @@
-//! What happens to a value between the caller of a saver and the row.
+//! Converts values between a saver's caller and the stored row.
 
 use std::borrow::Cow;
 
@@ -6,31 +6,31 @@ use super::AssociatedData;
 use crate::cipher::{Cipher, is_own_gcm};
 use crate::{ChannelValue, Error, ErrorKind, Result, TypedBytes};
 
-/// How a backend stores values and gives them back: every value passes it on its way to a row and from one.
+/// Converts every value that a backend stores or loads.
 ///
-/// Builders of savers fill it in from their options.
+/// A saver's builder creates it from its options.
 #[derive(Debug, Clone, Default)]
 pub struct ValueCodec {
-    /// What seals and opens, if anything does.
+    /// Encrypts and decrypts, if set.
     pub cipher: Option<Cipher>,
-    /// What cannot be opened is given back as it is.
+    /// Returns values that cannot be opened as ciphertext, instead of an error.
     pub keep_sealed: bool,
-    /// Values are another serializer's: nothing is looked into, whatever its tag says, and every blob is given back as
-    /// it came. Without a cipher, ciphertext of another one is such a value too.
+    /// Values belong to another serializer: none is decoded, whatever its tag, and every blob is returned unchanged.
+    /// Without a cipher, this includes ciphertext of another one.
     pub opaque_values: bool,
 }
 
 impl ValueCodec {
-    /// The same for calls that need every value open.
+    /// A copy for calls that need every value decrypted.
     #[must_use]
     pub fn strict(&self) -> Self {
         Self { keep_sealed: false, ..self.clone() }
     }
 
-    /// Gives a caller's value its one form, however it is wrapped: what a scalar can hold becomes a scalar.
+    /// Converts a caller's value to its canonical form: scalars in blobs are decoded.
     ///
     /// # Errors
-    /// As [`ChannelValue::from_typed`].
+    /// Those of [`ChannelValue::from_typed`].
     pub fn normalize<'a>(&self, value: &'a ChannelValue) -> Result<Cow<'a, ChannelValue>> {
         match value.as_blob() {
             Some(blob) if !self.opaque_values => match ChannelValue::from_typed(blob.clone())? {
@@ -41,36 +41,36 @@ impl ValueCodec {
         }
     }
 
-    /// Makes of a caller's value what is stored in this place.
+    /// Converts a caller's value to the bytes to store in this row.
     ///
     /// # Errors
-    /// As [`normalize`](Self::normalize), [`ChannelValue::to_typed`] and [`seal`](Self::seal).
-    pub fn seal_value(&self, value: &ChannelValue, place: &AssociatedData<'_>) -> Result<TypedBytes> {
-        self.seal(self.normalize(value)?.to_typed()?, place)
+    /// Those of [`normalize`](Self::normalize), [`ChannelValue::to_typed`] and [`seal`](Self::seal).
+    pub fn seal_value(&self, value: &ChannelValue, row: &AssociatedData<'_>) -> Result<TypedBytes> {
+        self.seal(self.normalize(value)?.to_typed()?, row)
     }
 
-    /// Seals bytes for their place, if there is a cipher.
+    /// Seals bytes for their row, if there is a cipher.
     ///
     /// # Errors
-    /// [`Crypto`](ErrorKind::Crypto) as [`Cipher::seal`], and for a value that is sealed already, unless there is no
-    /// cipher, values are opaque, and it was not sealed here.
-    pub fn seal(&self, typed: TypedBytes, place: &AssociatedData<'_>) -> Result<TypedBytes> {
+    /// [`Crypto`](ErrorKind::Crypto) as from [`Cipher::seal`], and for a value that is already sealed. Without a cipher,
+    /// opaque values may be ciphertext of another cipher.
+    pub fn seal(&self, typed: TypedBytes, row: &AssociatedData<'_>) -> Result<TypedBytes> {
         match &self.cipher {
-            Some(cipher) => cipher.seal(&typed, place),
+            Some(cipher) => cipher.seal(&typed, row),
             None if typed.is_sealed() && !self.is_foreign(&typed) => {
-                Err(Error::crypto("the value is encrypted; open it before it is stored again")
+                Err(Error::crypto("the value is encrypted; decrypt it before it is stored again")
                     .with("tag", &typed.tag))
             }
             None => Ok(typed),
         }
     }
 
-    /// Opens what stands in a place.
+    /// Opens the bytes of a row.
     ///
     /// # Errors
-    /// [`Crypto`](ErrorKind::Crypto) as [`Cipher::open`], and for a sealed value without a cipher, unless sealed values
-    /// are kept, or values are opaque and it was not sealed here.
-    pub fn open(&self, typed: TypedBytes, place: &AssociatedData<'_>) -> Result<TypedBytes> {
+    /// [`Crypto`](ErrorKind::Crypto) as from [`Cipher::open`], and for a sealed value without a cipher. With
+    /// `keep_sealed` such values are returned sealed; without a cipher, opaque values may be ciphertext of another one.
+    pub fn open(&self, typed: TypedBytes, row: &AssociatedData<'_>) -> Result<TypedBytes> {
         if !typed.is_sealed() {
             return Ok(typed);
         }
@@ -82,9 +82,9 @@ impl ValueCodec {
                 .with("tag", &typed.tag));
         };
         if !self.keep_sealed {
-            return cipher.open(typed, place);
+            return cipher.open(typed, row);
         }
-        match cipher.open(typed.clone(), place) {
+        match cipher.open(typed.clone(), row) {
             Err(error) if error.kind() == ErrorKind::Crypto => Ok(typed),
             opened => opened,
         }
@@ -105,24 +105,24 @@ impl ValueCodec {
         strict.seal(strict.open(typed, from)?, to)
     }
 
-    /// Whether a sealed value is nothing to us. What our own cipher bound to its place is not: copied as it is, it could
-    /// not be opened.
+    /// Whether a sealed value is opaque ciphertext of another cipher. Values that our GCM bound to their row are not:
+    /// copied unchanged to another row, they could not be opened.
     fn is_foreign(&self, typed: &TypedBytes) -> bool {
         self.opaque_values && !is_own_gcm(typed)
     }
 
-    /// Opens what stands in a place and makes of it what the caller gets.
+    /// Opens the bytes of a row and converts them to the caller's value.
     ///
     /// # Errors
-    /// As [`open`](Self::open) and [`ChannelValue::from_typed`].
-    pub fn open_value(&self, typed: TypedBytes, place: &AssociatedData<'_>) -> Result<ChannelValue> {
-        self.value(self.open(typed, place)?)
+    /// Those of [`open`](Self::open) and [`ChannelValue::from_typed`].
+    pub fn open_value(&self, typed: TypedBytes, row: &AssociatedData<'_>) -> Result<ChannelValue> {
+        self.value(self.open(typed, row)?)
     }
 
-    /// Makes of opened bytes what the caller gets.
+    /// Converts opened bytes to the caller's value.
     ///
     /// # Errors
-    /// As [`ChannelValue::from_typed`].
+    /// Those of [`ChannelValue::from_typed`].
     pub fn value(&self, typed: TypedBytes) -> Result<ChannelValue> {
         if self.opaque_values { Ok(ChannelValue::Blob(typed)) } else { ChannelValue::from_typed(typed) }
     }
@@ -132,15 +132,15 @@ impl ValueCodec {
 mod tests {
     use super::*;
 
-    const HERE: AssociatedData<'_> =
+    const ROW: AssociatedData<'_> =
         AssociatedData::Blob { thread_id: "t", checkpoint_ns: "", channel: "c", version: "1" };
 
     fn sealed() -> TypedBytes {
-        TypedBytes::new("msgpack+aes", &b"of somebody else"[..])
+        TypedBytes::new("msgpack+aes", &b"of another cipher"[..])
     }
 
     #[test]
-    fn opaque_values_are_not_looked_into() {
+    fn opaque_values_are_not_decoded() {
         let opaque = ValueCodec { opaque_values: true, ..ValueCodec::default() };
         for typed in [
             TypedBytes::msgpack(&b"\x05"[..]),
@@ -153,32 +153,32 @@ mod tests {
             TypedBytes::new("own+aes256gcm", &b"\x01\x02"[..]),
         ] {
             let value = ChannelValue::Blob(typed.clone());
-            let stored = opaque.seal_value(&value, &HERE).unwrap();
+            let stored = opaque.seal_value(&value, &ROW).unwrap();
             assert_eq!(stored, typed);
-            assert_eq!(opaque.open_value(stored, &HERE).unwrap(), value);
+            assert_eq!(opaque.open_value(stored, &ROW).unwrap(), value);
         }
         let plain = ValueCodec::default();
-        assert_eq!(plain.open_value(TypedBytes::msgpack(&b"\x05"[..]), &HERE).unwrap(), ChannelValue::Int(5));
+        assert_eq!(plain.open_value(TypedBytes::msgpack(&b"\x05"[..]), &ROW).unwrap(), ChannelValue::Int(5));
         for bad in [TypedBytes::msgpack(&b""[..]), sealed()] {
-            plain.seal_value(&bad.into(), &HERE).unwrap_err();
+            plain.seal_value(&bad.into(), &ROW).unwrap_err();
         }
     }
 
     #[test]
-    fn with_a_cipher_opaque_values_are_sealed_and_have_to_open() {
+    fn with_a_cipher_opaque_values_are_sealed_and_opened() {
         let cipher = Some(Cipher::aes_gcm("k", &[1; 32]).unwrap());
         let opaque = ValueCodec { cipher, opaque_values: true, ..ValueCodec::default() };
         let value = ChannelValue::Blob(TypedBytes::msgpack(&b"\xc1 no MessagePack"[..]));
-        let stored = opaque.seal_value(&value, &HERE).unwrap();
+        let stored = opaque.seal_value(&value, &ROW).unwrap();
         assert!(stored.is_sealed());
         let without = ValueCodec { cipher: None, ..opaque.clone() };
-        assert_eq!(without.open(stored.clone(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
-        assert_eq!(without.seal(stored.clone(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
-        assert_eq!(opaque.open_value(stored, &HERE).unwrap(), value);
-        assert_eq!(opaque.seal(sealed(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
-        assert_eq!(opaque.open(sealed(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
+        assert_eq!(without.open(stored.clone(), &ROW).unwrap_err().kind(), ErrorKind::Crypto);
+        assert_eq!(without.seal(stored.clone(), &ROW).unwrap_err().kind(), ErrorKind::Crypto);
+        assert_eq!(opaque.open_value(stored, &ROW).unwrap(), value);
+        assert_eq!(opaque.seal(sealed(), &ROW).unwrap_err().kind(), ErrorKind::Crypto);
+        assert_eq!(opaque.open(sealed(), &ROW).unwrap_err().kind(), ErrorKind::Crypto);
         let keeping = ValueCodec { keep_sealed: true, ..opaque };
-        assert_eq!(keeping.open(sealed(), &HERE).unwrap(), sealed());
-        assert_eq!(keeping.strict().open(sealed(), &HERE).unwrap_err().kind(), ErrorKind::Crypto);
+        assert_eq!(keeping.open(sealed(), &ROW).unwrap(), sealed());
+        assert_eq!(keeping.strict().open(sealed(), &ROW).unwrap_err().kind(), ErrorKind::Crypto);
     }
 }

@@ -1,4 +1,4 @@
-//! AES-EAX as pycryptodome lays it out: nonce 16 ‖ tag 16 ‖ ciphertext.
+//! AES-EAX in pycryptodome's format: nonce 16 ‖ tag 16 ‖ ciphertext.
 
 use aes::{Aes128, Aes192, Aes256};
 use bytes::Bytes;
@@ -20,7 +20,7 @@ impl Key {
     pub(super) fn new(key: &[u8]) -> Result<Self> {
         match key.len() {
             16 | 24 | 32 => Ok(Self(Zeroizing::new(key.to_vec()))),
-            len => Err(Error::invalid_config("an AES key has 16, 24 or 32 bytes").with("bytes", len)),
+            len => Err(Error::invalid_config("an AES key must have 16, 24 or 32 bytes").with("bytes", len)),
         }
     }
 
@@ -44,7 +44,7 @@ impl Key {
         Ok(out.into())
     }
 
-    /// The plaintext, or `None` when key and ciphertext do not fit.
+    /// The plaintext, or `None` if authentication fails.
     pub(super) fn open(&self, sealed: &[u8]) -> Option<Bytes> {
         let (nonce, rest) = sealed.split_first_chunk::<NONCE>()?;
         let (tag, text) = rest.split_first_chunk::<TAG>()?;
@@ -86,7 +86,7 @@ mod tests {
             .collect()
     }
 
-    /// Key, plaintext, and what Python's `EncryptedSerializer` made of them (nonce, tag, ciphertext).
+    /// Key, plaintext, and the output of Python's `EncryptedSerializer` (nonce, tag, ciphertext).
     const WRITTEN_BY_PYTHON: [(&str, &str, &str); 6] = [
         (
             "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
@@ -124,7 +124,7 @@ mod tests {
     ];
 
     #[test]
-    fn seals_with_a_given_nonce_as_python_does() {
+    fn output_equals_pythons_for_the_same_nonce() {
         for (key, plain, sealed) in WRITTEN_BY_PYTHON {
             let (plain, sealed) = (unhex(plain), unhex(sealed));
             let key = Key::new(&unhex(key)).unwrap();

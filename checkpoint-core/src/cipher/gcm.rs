@@ -1,4 +1,4 @@
-//! AES-256-GCM bound to the row's place: 1 ‖ length of key id ‖ key id ‖ nonce 12 ‖ ciphertext ‖ tag 16.
+//! AES-256-GCM bound to the row: 1 ‖ length of key id ‖ key id ‖ nonce 12 ‖ ciphertext ‖ tag 16.
 
 use aes_gcm::Aes256Gcm;
 use aes_gcm::aead::{AeadInOut, KeyInit};
@@ -20,7 +20,7 @@ pub(super) struct Key {
     key: Zeroizing<[u8; 32]>,
 }
 
-/// The key id in a ciphertext, or `None` when it is cut short or of another format.
+/// The key id in a ciphertext, or `None` if it is truncated or has another format.
 pub(super) fn key_id(sealed: &[u8]) -> Option<&[u8]> {
     match sealed {
         [FORMAT, len, rest @ ..] => rest.get(..usize::from(*len)),
@@ -28,7 +28,7 @@ pub(super) fn key_id(sealed: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Whether a value was sealed here, and not by a cipher of somebody else's that has the same name.
+/// Whether a value was sealed by this crate, and not by another cipher with the same name.
 pub(super) fn is_own(typed: &TypedBytes) -> bool {
     let has_id = |id: &[u8]| {
         !id.is_empty() && str::from_utf8(id).is_ok() && typed.data.len() >= 2 + id.len() + NONCE + TAG
@@ -39,10 +39,11 @@ pub(super) fn is_own(typed: &TypedBytes) -> bool {
 impl Key {
     pub(super) fn new(id: &str, key: &[u8]) -> Result<Self> {
         if id.is_empty() || u8::try_from(id.len()).is_err() {
-            return Err(Error::invalid_config("a key id has 1 to 255 bytes").with("bytes", id.len()));
+            return Err(Error::invalid_config("a key id must have 1 to 255 bytes").with("bytes", id.len()));
         }
-        let key = <[u8; 32]>::try_from(key)
-            .map_err(|_| Error::invalid_config("an AES-256-GCM key has 32 bytes").with("bytes", key.len()))?;
+        let key = <[u8; 32]>::try_from(key).map_err(|_| {
+            Error::invalid_config("an AES-256-GCM key must have 32 bytes").with("bytes", key.len())
+        })?;
         Ok(Self { id: id.to_owned(), key: Zeroizing::new(key) })
     }
 
@@ -50,13 +51,13 @@ impl Key {
         &self.id
     }
 
-    pub(super) fn seal(&self, typed: &TypedBytes, place: &AssociatedData<'_>) -> Result<Bytes> {
+    pub(super) fn seal(&self, typed: &TypedBytes, row: &AssociatedData<'_>) -> Result<Bytes> {
         let nonce: [u8; NONCE] = super::nonce()?;
         let mut out = Vec::with_capacity(2 + self.id.len() + NONCE + typed.data.len() + TAG);
         out.push(FORMAT);
         out.push(u8::try_from(self.id.len()).unwrap_or_default());
         out.extend_from_slice(self.id.as_bytes());
-        let associated = associated(&out, &typed.tag, place);
+        let associated = associated(&out, &typed.tag, row);
         out.extend_from_slice(&nonce);
         let text_start = out.len();
         out.extend_from_slice(&typed.data);
@@ -69,8 +70,8 @@ impl Key {
         Ok(out.into())
     }
 
-    /// The plaintext, or `None` when key, place and ciphertext do not fit.
-    pub(super) fn open(&self, tag_name: &str, sealed: &[u8], place: &AssociatedData<'_>) -> Option<Bytes> {
+    /// The plaintext, or `None` if authentication fails.
+    pub(super) fn open(&self, tag_name: &str, sealed: &[u8], row: &AssociatedData<'_>) -> Option<Bytes> {
         let (header, rest) = sealed.split_at_checked(2 + self.id.len())?;
         let (nonce, rest) = rest.split_first_chunk::<NONCE>()?;
         let (text, tag) = rest.split_last_chunk::<TAG>()?;
@@ -78,7 +79,7 @@ impl Key {
         self.cipher()
             .decrypt_inout_detached(
                 &(*nonce).into(),
-                &associated(header, tag_name, place),
+                &associated(header, tag_name, row),
                 text.as_mut_slice().into(),
                 &(*tag).into(),
             )
@@ -91,10 +92,10 @@ impl Key {
     }
 }
 
-fn associated(header: &[u8], tag_name: &str, place: &AssociatedData<'_>) -> Vec<u8> {
+fn associated(header: &[u8], tag_name: &str, row: &AssociatedData<'_>) -> Vec<u8> {
     let mut out = header.to_vec();
     out.extend_from_slice(&(tag_name.len() as u64).to_be_bytes());
     out.extend_from_slice(tag_name.as_bytes());
-    place.bind(&mut out);
+    row.append_to(&mut out);
     out
 }

@@ -1,4 +1,4 @@
-//! What an in-memory store holds, and each operation on it as one step.
+//! The items of an in-memory store, and the operations on them.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,19 +19,33 @@ use crate::{Result, Str};
 /// A point in time: microseconds since 1970.
 pub(super) type Micros = i64;
 
-/// Items by the dotted text of their namespace, then by key: the order in which namespaces are listed, and in which
-/// all that is below one stands together.
+/// Items by the dotted text of their namespace, then by key. In this order namespaces are listed, and the descendants of
+/// a namespace are contiguous.
 #[derive(Default)]
 pub(super) struct Items {
     spaces: BTreeMap<Str, Space>,
-    /// When to look whether an item has expired, in that order: one entry for each item that has a time to live. The
-    /// time is never later than that at which it does expire.
+    /// One entry for each item with a TTL: when to check whether it has expired, never later than it does.
     deadlines: BTreeSet<Deadline>,
     last_put: Micros,
 }
 
-type Deadline = (Micros, Str, Str);
+/// When to check an item. Ordered by time.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Deadline {
+    due: Micros,
+    /// The dotted text of the namespace.
+    namespace: Str,
+    key: Str,
+}
 
+/// A put with its resolved TTL and its vectors.
+pub(super) struct CheckedPut {
+    pub(super) op: PutOp,
+    pub(super) ttl: Option<Duration>,
+    pub(super) vectors: Vec<Arc<[f32]>>,
+}
+
+/// The items of one namespace.
 struct Space {
     namespace: Namespace,
     /// Never empty.
@@ -40,29 +54,29 @@ struct Space {
 
 struct Row {
     value: JsonObject,
-    /// The value, once a filter has looked into it.
+    /// The parsed value, once a filter has read it.
     parsed: OnceLock<Value>,
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
     vectors: Vec<Arc<[f32]>>,
-    life: Option<Life>,
+    expiry: Option<Expiry>,
 }
 
-struct Life {
+struct Expiry {
     ttl: Micros,
-    /// Atomic, so that reading an item, which lets its time begin anew, keeps out no other reader.
+    /// Atomic, so that a read can refresh the TTL under a shared lock.
     expires_at: AtomicI64,
-    /// Where its entry among the deadlines is.
-    deadline: Micros,
+    /// When the item's entry in [`Items::deadlines`] is due.
+    due: Micros,
 }
 
-/// A query's vector, and how near to it others are.
+/// The vector of a query, and how to compare it with others.
 pub(super) struct Query<'a> {
     pub(super) vector: &'a [f32],
     pub(super) distance: Distance,
 }
 
-/// A row that a search may return.
+/// A row that matches a search.
 struct Found<'a> {
     text: &'a Str,
     namespace: &'a Namespace,
@@ -121,30 +135,27 @@ impl Items {
         });
         match op.max_depth {
             None => spaces.skip(op.offset).take(op.limit).map(|space| space.namespace.clone()).collect(),
-            // What is left of neighbours need not be neighbours: between `a.b` and `a.b.c` stands `a.b-c`.
+            // Equal truncated namespaces are not always adjacent: `a.b-c` sorts between `a.b` and `a.b.c`.
             Some(max_depth) => {
-                let cut: BTreeSet<_> = spaces.map(|space| space.namespace.truncated(max_depth)).collect();
-                cut.into_iter().skip(op.offset).take(op.limit).collect()
+                let truncated: BTreeSet<_> =
+                    spaces.map(|space| space.namespace.truncated(max_depth)).collect();
+                truncated.into_iter().skip(op.offset).take(op.limit).collect()
             }
         }
     }
 
-    /// Stores or deletes each item; those that are stored have one time of change.
-    pub(super) fn put(
-        &mut self,
-        puts: impl IntoIterator<Item = (PutOp, Option<Duration>, Vec<Arc<[f32]>>)>,
-        now: Micros,
-    ) {
-        // What is put later has a later time, also within a microsecond and when the clock was set back.
+    /// Stores or deletes each item; all have the same `updated_at`.
+    pub(super) fn put(&mut self, puts: impl IntoIterator<Item = CheckedPut>, now: Micros) {
+        // Strictly increasing, also within a microsecond and when the clock was set back.
         self.last_put = now.max(self.last_put.saturating_add(1));
         let updated_at = DateTime::from_timestamp_micros(self.last_put).unwrap_or_default();
-        for (put, ttl, vectors) in puts {
+        for CheckedPut { op: put, ttl, vectors } in puts {
             let text: Str = put.namespace.to_text().into();
             let earlier = self.remove(&text, &put.key).filter(|row| row.is_alive(now));
             let Some(value) = put.value else { continue };
-            let life = ttl.map(|ttl| Life::new(ttl, now));
-            if let Some(life) = &life {
-                self.deadlines.insert((life.deadline, Arc::clone(&text), Arc::clone(&put.key)));
+            let expiry = ttl.map(|ttl| Expiry::new(ttl, now));
+            if let Some(expiry) = &expiry {
+                self.deadlines.insert(expiry.deadline(&text, &put.key));
             }
             let row = Row {
                 value,
@@ -152,7 +163,7 @@ impl Items {
                 created_at: earlier.map_or(updated_at, |row| row.created_at),
                 updated_at,
                 vectors,
-                life,
+                expiry,
             };
             let namespace = put.namespace;
             let space = self.spaces.entry(text).or_insert_with(|| Space { namespace, rows: BTreeMap::new() });
@@ -160,36 +171,36 @@ impl Items {
         }
     }
 
-    /// Removes what has expired.
+    /// Removes expired items, and returns their number.
     pub(super) fn sweep(&mut self, now: Micros) -> u64 {
         let mut swept = 0;
-        while let Some((due, ..)) = self.deadlines.first()
-            && *due <= now
-            && let Some((_, text, key)) = self.deadlines.pop_first()
+        while let Some(first) = self.deadlines.first()
+            && first.due <= now
+            && let Some(Deadline { namespace, key, .. }) = self.deadlines.pop_first()
         {
-            let row = self.spaces.get_mut(&text).and_then(|space| space.rows.get_mut(&key));
-            let Some(life) = row.and_then(|row| row.life.as_mut()) else { continue };
-            let expires_at = *life.expires_at.get_mut();
+            let row = self.spaces.get_mut(&namespace).and_then(|space| space.rows.get_mut(&key));
+            let Some(expiry) = row.and_then(|row| row.expiry.as_mut()) else { continue };
+            let expires_at = *expiry.expires_at.get_mut();
             if expires_at > now {
-                life.deadline = expires_at;
-                self.deadlines.insert((expires_at, text, key));
+                expiry.due = expires_at;
+                self.deadlines.insert(Deadline { due: expires_at, namespace, key });
             } else {
-                self.remove(&text, &key);
+                self.remove(&namespace, &key);
                 swept += 1;
             }
         }
         swept
     }
 
-    /// How many items there are, with those that have expired and were not swept yet.
+    /// The number of items, including expired ones that were not swept yet.
     pub(super) fn len(&self) -> usize {
         self.spaces.values().map(|space| space.rows.len()).sum()
     }
 
-    /// The namespaces that are `prefix` or below it.
+    /// The namespace `prefix` and its descendants.
     fn within(&self, prefix: &Namespace) -> impl Iterator<Item = (&Str, &Space)> {
         let text = prefix.to_text();
-        // What follows a dot stands before a slash, the character after it.
+        // Descendants sort between the dot and the slash, the character after it.
         let (first, end) = (format!("{text}."), format!("{text}/"));
         let below = if prefix.is_root() {
             (Bound::Unbounded, Bound::Unbounded)
@@ -205,8 +216,8 @@ impl Items {
         if space.rows.is_empty() {
             self.spaces.remove(text);
         }
-        if let Some(life) = &row.life {
-            self.deadlines.remove(&(life.deadline, Arc::clone(text), Arc::clone(key)));
+        if let Some(expiry) = &row.expiry {
+            self.deadlines.remove(&expiry.deadline(text, key));
         }
         Some(row)
     }
@@ -214,7 +225,7 @@ impl Items {
 
 impl Row {
     fn is_alive(&self, now: Micros) -> bool {
-        self.life.as_ref().is_none_or(|life| life.expires_at.load(atomic::Ordering::Relaxed) > now)
+        self.expiry.as_ref().is_none_or(|expiry| expiry.expires_at.load(atomic::Ordering::Relaxed) > now)
     }
 
     fn matches(&self, filter: &ItemFilter) -> Result<bool> {
@@ -228,33 +239,37 @@ impl Row {
         Ok(filter.matches(self.parsed.get_or_init(|| value)))
     }
 
-    /// The score of the nearest of its vectors. A vector of zeros is near to nothing by its angle, as it has none.
+    /// The score of the nearest of its vectors. With cosine distance a vector of zeros has no score.
     fn score(&self, query: &Query<'_>) -> Option<f64> {
         let scores = self.vectors.iter().map(|vector| query.distance.score(query.vector, vector));
         scores.filter(|score| !score.is_nan()).max_by(f64::total_cmp)
     }
 
     fn item(&self, namespace: &Namespace, key: &Str, refresh: bool, now: Micros) -> Item {
-        if refresh && let Some(life) = &self.life {
-            // Of two readers the later one counts.
-            life.expires_at.fetch_max(now.saturating_add(life.ttl), atomic::Ordering::Relaxed);
+        if refresh && let Some(expiry) = &self.expiry {
+            // Of concurrent readers the latest counts.
+            expiry.expires_at.fetch_max(now.saturating_add(expiry.ttl), atomic::Ordering::Relaxed);
         }
         Item::new(namespace, Arc::clone(key), self.value.clone(), self.created_at, self.updated_at)
     }
 }
 
-impl Life {
+impl Expiry {
     fn new(ttl: Duration, now: Micros) -> Self {
-        // Rounded up, so that nothing has expired when it is put.
+        // Rounded up, so that no item is expired when it is put.
         let micros = ttl.as_nanos().div_ceil(1000);
         let ttl = Micros::try_from(micros).unwrap_or(Micros::MAX);
-        let deadline = now.saturating_add(ttl);
-        Self { ttl, expires_at: AtomicI64::new(deadline), deadline }
+        let due = now.saturating_add(ttl);
+        Self { ttl, expires_at: AtomicI64::new(due), due }
+    }
+
+    fn deadline(&self, namespace: &Str, key: &Str) -> Deadline {
+        Deadline { due: self.due, namespace: Arc::clone(namespace), key: Arc::clone(key) }
     }
 }
 
 impl Found<'_> {
-    /// By score if there is one, then the last put first, then by namespace and key.
+    /// By score if there is one, then most recently put first, then by namespace and key.
     fn order(&self, other: &Self) -> Ordering {
         let score = |found: &Self| found.score.unwrap_or_default();
         (score(other).total_cmp(&score(self)))

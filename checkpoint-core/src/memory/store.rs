@@ -1,4 +1,4 @@
-//! The in-memory store: the model that every other store is compared with.
+//! The in-memory store: the reference that every other store is compared with.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -8,15 +8,15 @@ use async_trait::async_trait;
 use futures_util::future::{self, ready};
 
 use super::BACKEND;
-use super::items::{Items, Micros, Query};
+use super::items::{CheckedPut, Items, Micros, Query};
 use crate::backend::{Calls, Operation};
 use crate::store::{BaseStore, IndexConfig, Op, OpResult, Ops, StoreCapabilities, TtlConfig};
 use crate::{Error, Result, ResultExt};
 
-/// Keeps items in this process, for tests and for agents that need not outlive it. Clones share their items.
+/// Keeps items in memory, for tests and for agents that need no durability. Clones share their items.
 ///
-/// A batch is one step under one lock, so that it is atomic and sees all that came before. Texts are embedded before
-/// that step; while the embeddings are waited for, other batches run.
+/// A batch runs under one lock, so it is atomic and sees all earlier batches. Texts are embedded before the lock is
+/// taken, so other batches run meanwhile.
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::{Error, Result, ResultExt};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> checkpoint_core::Result<()> {
-/// // Any `Embeddings` will do: these know spelling only, and need no model.
+/// // Any `Embeddings` will do: these need no model, but know only spelling.
 /// let index = IndexConfig::new(256, NgramEmbeddings::new(256)).fields(["text"]);
 /// let store = InMemoryStore::builder()
 ///     .index(index)
@@ -45,17 +45,17 @@ use crate::{Error, Result, ResultExt};
 /// # }
 /// ```
 ///
-/// # What it does where databases have a choice
+/// # Details that other stores may handle differently
 ///
-/// * A search is exact: it looks at every item under its namespace, and at all vectors of these where it has a query.
-///   Searches cost time in proportion to that; the other namespaces cost nothing.
-/// * By [`Distance::Cosine`](crate::store::Distance::Cosine) a vector of zeros is near to nothing: an item that has no
-///   other is not found by queries, and a query whose vector is zero finds nothing. A score is never NaN.
-/// * Of two puts the later one has the later `updated_at`, at least by a microsecond, even if the clock was set back.
-///   Those of one batch have the same.
-/// * A time to live is kept to the microsecond. What has expired is removed when something is put, and by
-///   [`sweep_ttl`](BaseStore::sweep_ttl); nothing runs in the background.
-/// * A value is kept as its text, and parsed when a filter first looks into it; from then on it is kept parsed, too.
+/// * A search is exact: it reads every item under its namespace, and with a query all their vectors. Its cost is linear
+///   in their number; items of other namespaces add none.
+/// * With [`Distance::Cosine`](crate::store::Distance::Cosine) a vector of zeros never matches: an item without another
+///   vector is not found by queries, and a query with such a vector finds nothing. A score is never NaN.
+/// * Each batch of puts has a later `updated_at` than the one before, by at least a microsecond, even if the clock was
+///   set back. The puts of one batch have the same.
+/// * A TTL has a resolution of a microsecond. Puts and [`sweep_ttl`](BaseStore::sweep_ttl) remove expired items; nothing
+///   runs in the background.
+/// * A value is stored as its text. It is parsed when a filter first reads it, and the parsed form is kept as well.
 #[derive(Clone)]
 pub struct InMemoryStore(Arc<Shared>);
 
@@ -72,7 +72,7 @@ impl Shared {
     }
 }
 
-/// Puts an [`InMemoryStore`] together.
+/// Builds an [`InMemoryStore`].
 #[derive(Debug, Clone, Default)]
 #[must_use = "call build()"]
 pub struct InMemoryStoreBuilder {
@@ -81,22 +81,22 @@ pub struct InMemoryStoreBuilder {
 }
 
 impl InMemoryStoreBuilder {
-    /// Makes the store search by meaning.
+    /// Enables semantic search.
     pub fn index(mut self, index: IndexConfig) -> Self {
         self.index = Some(index);
         self
     }
 
-    /// Sets how long items live. Without it they live for ever, unless their put says otherwise.
+    /// Sets the default TTL of items. Without it they do not expire, unless their put sets a TTL.
     pub fn ttl(mut self, ttl: TtlConfig) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Makes the store, with nothing in it.
+    /// Creates an empty store.
     ///
     /// # Errors
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for an index or a time to live that no store can have.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for an invalid index or TTL.
     pub fn build(self) -> Result<InMemoryStore> {
         let Self { index, ttl } = self;
         index.as_ref().map_or(Ok(()), IndexConfig::check).at(BACKEND, "build")?;
@@ -112,17 +112,17 @@ impl Default for InMemoryStore {
 }
 
 impl InMemoryStore {
-    /// Makes an empty store without an index, in which items live for ever unless their put says otherwise.
+    /// Creates an empty store without an index, in which items do not expire unless their put sets a TTL.
     pub fn new() -> Self {
         Self(Arc::new(Shared::new(None, TtlConfig::default())))
     }
 
-    /// Begins a store with an index, or with a time to live.
+    /// Configures a store with an index or a default TTL.
     pub fn builder() -> InMemoryStoreBuilder {
         InMemoryStoreBuilder::default()
     }
 
-    // No step can panic half-way but for want of memory, which ends the process: a poisoned lock is taken over.
+    // Nothing panics while the lock is held (out of memory aborts the process), so a poisoned lock can be used.
     fn read(&self) -> RwLockReadGuard<'_, Items> {
         self.0.items.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -134,21 +134,21 @@ impl InMemoryStore {
     async fn run(&self, ops: Vec<Op>, clock: impl Fn() -> Micros + Send) -> Result<Vec<OpResult>> {
         let count = ops.len();
         let ops = Ops::new(ops, BACKEND, self.0.index.as_ref())?;
-        let mut lives = Vec::with_capacity(ops.puts.len());
+        let mut ttls = Vec::with_capacity(ops.puts.len());
         for put in &ops.puts {
-            lives.push(put.ttl.resolve(&self.0.ttl)?);
+            ttls.push(put.ttl.resolve(&self.0.ttl)?);
             if let Some(value) = &put.value {
-                // What claims to come from a database need not be JSON; later it would fail every filter.
+                // `JsonObject::from_stored` does not check its text; invalid JSON would later fail every filter.
                 value.to_value().map_err(|error| {
-                    Error::invalid_argument("the item's value is no JSON").with_source(error)
+                    Error::invalid_argument("the item's value is not valid JSON").with_source(error)
                 })?;
             }
         }
         let (queries, vectors) = self.embed(&ops).await?;
-        self.step(count, ops, lives, &queries, vectors, &clock)
+        self.apply(count, ops, ttls, &queries, vectors, &clock)
     }
 
-    /// The vectors of the searches, and those of the puts.
+    /// Returns the vectors of the searches, and those of the puts.
     async fn embed(&self, ops: &Ops) -> Result<(Vec<Option<Vector>>, Vec<Vec<Vector>>)> {
         let Some(index) = &self.0.index else {
             return Ok((vec![None; ops.searches.len()], vec![Vec::new(); ops.puts.len()]));
@@ -159,28 +159,30 @@ impl InMemoryStore {
         Ok((queries, puts.into_iter().map(vectors).collect()))
     }
 
-    fn step(
+    /// Runs the batch under the lock.
+    fn apply(
         &self,
         count: usize,
         ops: Ops,
-        lives: Vec<Option<Duration>>,
+        ttls: Vec<Option<Duration>>,
         queries: &[Option<Vector>],
         vectors: Vec<Vec<Vector>>,
         clock: &impl Fn() -> Micros,
     ) -> Result<Vec<OpResult>> {
         if ops.puts.is_empty() {
             let items = self.read();
-            return self.reads(&items, count, &ops, queries, clock());
+            return self.run_reads(&items, count, &ops, queries, clock());
         }
         let mut items = self.write();
         let now = clock();
-        let results = self.reads(&items, count, &ops, queries, now)?;
+        let results = self.run_reads(&items, count, &ops, queries, now)?;
         items.sweep(now);
-        items.put(ops.puts.into_iter().zip(lives).zip(vectors).map(|((put, ttl), v)| (put, ttl, v)), now);
+        let puts = ops.puts.into_iter().zip(ttls).zip(vectors);
+        items.put(puts.map(|((op, ttl), vectors)| CheckedPut { op, ttl, vectors }), now);
         Ok(results)
     }
 
-    fn reads(
+    fn run_reads(
         &self,
         items: &Items,
         count: usize,
@@ -190,22 +192,22 @@ impl InMemoryStore {
     ) -> Result<Vec<OpResult>> {
         let refresh = |wanted: Option<bool>| wanted.unwrap_or(self.0.ttl.refresh_on_read);
         let mut results = vec![OpResult::Done; count];
-        let mut answer = |at: usize, result| {
-            if let Some(place) = results.get_mut(at) {
-                *place = result;
+        let mut set = |at: usize, result| {
+            if let Some(slot) = results.get_mut(at) {
+                *slot = result;
             }
         };
         for (at, get) in &ops.gets {
-            answer(*at, OpResult::Item(items.get(get, refresh(get.refresh_ttl), now)));
+            set(*at, OpResult::Item(items.get(get, refresh(get.refresh_ttl), now)));
         }
         let distance = self.0.index.as_ref().map(|index| index.distance).unwrap_or_default();
         for ((at, search), vector) in ops.searches.iter().zip(queries) {
             let query = vector.as_deref().map(|vector| Query { vector, distance });
             let found = items.search(search, query.as_ref(), refresh(search.refresh_ttl), now)?;
-            answer(*at, OpResult::Items(found));
+            set(*at, OpResult::Items(found));
         }
         for (at, list) in &ops.lists {
-            answer(*at, OpResult::Namespaces(items.list(list, now)));
+            set(*at, OpResult::Namespaces(items.list(list, now)));
         }
         Ok(results)
     }
@@ -219,7 +221,7 @@ fn now() -> Micros {
     Micros::try_from(since_epoch.as_micros()).unwrap_or(Micros::MAX)
 }
 
-/// Without the items: they are the users'.
+/// Omits the items, which are user data.
 impl fmt::Debug for InMemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InMemoryStore")

@@ -19,19 +19,19 @@ fn keys(found: &[SearchItem]) -> Vec<&str> {
     found.iter().map(|found| &*found.item.key).collect()
 }
 
-/// A store whose clock stands where it is set.
-struct Clocked {
+/// A store with a manual clock.
+struct ManualClockStore {
     store: InMemoryStore,
     now: AtomicI64,
 }
 
-impl Clocked {
+impl ManualClockStore {
     fn new(ttl: TtlConfig) -> Self {
         let store = InMemoryStore::builder().ttl(ttl).build().unwrap();
         Self { store, now: AtomicI64::new(1_000 * MINUTE) }
     }
 
-    fn wait(&self, time: Micros) {
+    fn advance(&self, time: Micros) {
         self.now.fetch_add(time, Ordering::Relaxed);
     }
 
@@ -66,55 +66,56 @@ impl Clocked {
 }
 
 #[tokio::test]
-async fn an_item_expires_to_the_microsecond_and_is_there_for_nobody() {
-    let store = Clocked::new(TtlConfig::new());
+async fn an_expired_item_is_invisible_to_the_microsecond() {
+    let store = ManualClockStore::new(TtlConfig::new());
     store.put("k", Ttl::Minutes(1.0)).await;
-    store.wait(MINUTE - 1);
+    store.advance(MINUTE - 1);
     assert!(store.get("k", Some(false)).await.is_some());
-    store.wait(1);
+    store.advance(1);
     assert!(store.get("k", None).await.is_none());
     assert!(store.search(10).await.is_empty());
     assert_eq!(store.list().await, 0);
     assert_eq!(store.store.read().len(), 1, "not swept yet");
     assert_eq!(store.store.write().sweep(store.now.load(Ordering::Relaxed)), 1);
     assert_eq!(store.store.read().len(), 0);
-    // The shortest time is not rounded to none.
+    // The shortest TTL is not rounded to zero.
     store.put("k", Ttl::Minutes(1e-9)).await;
     assert!(store.get("k", Some(false)).await.is_some());
 }
 
 #[tokio::test]
-async fn reading_lets_the_time_begin_anew_of_what_is_found() {
-    let store = Clocked::new(TtlConfig::new());
+async fn reads_refresh_the_ttl_of_the_items_found() {
+    let store = ManualClockStore::new(TtlConfig::new());
     for key in ["got", "found", "left"] {
         store.put(key, Ttl::Minutes(2.0)).await;
     }
     store.put("found", Ttl::Minutes(2.0)).await;
-    store.wait(MINUTE);
+    store.advance(MINUTE);
     assert!(store.get("got", None).await.is_some());
     assert_eq!(keys(&store.search(1).await), ["found"]);
     assert!(store.get("left", Some(false)).await.is_some());
-    store.wait(MINUTE);
+    store.advance(MINUTE);
     assert!(store.get("left", None).await.is_none());
-    store.wait(MINUTE - 1);
+    store.advance(MINUTE - 1);
     let (now, store) = (store.now.load(Ordering::Relaxed), &store);
-    assert_eq!(store.store.write().sweep(now), 1, "those that were read are looked at again later");
+    assert_eq!(store.store.write().sweep(now), 1, "those that were read are not swept");
     assert_eq!(store.search(10).await.len(), 2);
 
-    let still = Clocked::new(TtlConfig::new().default_ttl(Duration::from_secs(60)).refresh_on_read(false));
-    still.put("a", Ttl::Default).await;
-    still.put("b", Ttl::Never).await;
-    still.wait(MINUTE - 1);
-    assert!(still.get("a", None).await.is_some());
-    assert!(still.get("a", None).await.is_some());
-    still.wait(1);
-    assert!(still.get("a", None).await.is_none());
-    assert!(still.get("b", None).await.is_some());
+    let fixed =
+        ManualClockStore::new(TtlConfig::new().default_ttl(Duration::from_secs(60)).refresh_on_read(false));
+    fixed.put("a", Ttl::Default).await;
+    fixed.put("b", Ttl::Never).await;
+    fixed.advance(MINUTE - 1);
+    assert!(fixed.get("a", None).await.is_some());
+    assert!(fixed.get("a", None).await.is_some());
+    fixed.advance(1);
+    assert!(fixed.get("a", None).await.is_none());
+    assert!(fixed.get("b", None).await.is_some());
 }
 
 #[tokio::test]
-async fn puts_sweep_and_begin_anew_what_had_expired() {
-    let store = Clocked::new(TtlConfig::new());
+async fn puts_sweep_expired_items_and_replace_them_by_new_ones() {
+    let store = ManualClockStore::new(TtlConfig::new());
     for number in 0..100 {
         store.put(&number.to_string(), Ttl::Minutes(1.0)).await;
     }
@@ -122,15 +123,15 @@ async fn puts_sweep_and_begin_anew_what_had_expired() {
     store.put("0", Ttl::Never).await;
     let second = store.get("0", None).await.unwrap();
     assert_eq!(second.created_at, first.created_at);
-    assert!(second.updated_at > first.updated_at, "also when the clock stands still");
+    assert!(second.updated_at > first.updated_at, "even if the clock did not advance");
     store.put("1", Ttl::Minutes(1.0)).await;
-    store.wait(MINUTE);
+    store.advance(MINUTE);
     store.put("1", Ttl::Default).await;
-    let anew = store.get("1", None).await.unwrap();
-    assert_eq!(anew.created_at, anew.updated_at);
-    assert_eq!(store.store.read().len(), 2, "nothing grows for ever");
-    store.wait(100 * MINUTE);
-    assert_eq!(store.search(10).await.len(), 2, "a put without a time clears an old one");
+    let new = store.get("1", None).await.unwrap();
+    assert_eq!(new.created_at, new.updated_at);
+    assert_eq!(store.store.read().len(), 2, "expired items are removed");
+    store.advance(100 * MINUTE);
+    assert_eq!(store.search(10).await.len(), 2, "a put without a TTL clears an earlier one");
 }
 
 #[tokio::test]
@@ -141,10 +142,10 @@ async fn order_is_last_put_first_then_namespace_and_key() {
     store.batch(ops).await.unwrap();
     store.put(["a", "b"], "k2", json!({})).await.unwrap();
     let found = store.search(()).limit(100).await.unwrap();
-    let places: Vec<_> =
+    let paths: Vec<_> =
         found.iter().map(|found| format!("{}/{}", found.item.namespace, found.item.key)).collect();
     assert_eq!(
-        places,
+        paths,
         [
             "a.b/k2", "Z/k1", "Z/k2", "a/k1", "a/k2", "a-b/k1", "a-b/k2", "a.b/k1", "a.b.c/k1", "a.b.c/k2",
             "é/k1", "é/k2"
@@ -164,21 +165,23 @@ async fn order_is_last_put_first_then_namespace_and_key() {
     let text = |found: Vec<Namespace>| found.iter().map(Namespace::to_text).collect::<Vec<_>>();
     let listed = text(store.list_namespaces().await.unwrap());
     assert_eq!(listed, ["Z", "a", "a-b", "a.b", "a.b.c", "é"]);
-    let cut = store.list_namespaces().max_depth(2).prefix(["a"]).offset(1).await.unwrap();
-    assert_eq!(text(cut), ["a.b"]);
+    let truncated = store.list_namespaces().max_depth(2).prefix(["a"]).offset(1).await.unwrap();
+    assert_eq!(text(truncated), ["a.b"]);
     store.delete(["Z"], "k1").await.unwrap();
     store.delete(["Z"], "k2").await.unwrap();
     assert_eq!(text(store.list_namespaces().limit(1).await.unwrap()), ["a"]);
 }
 
-/// Makes vectors of the numbers in a text; fails when it is told to.
+/// Parses the numbers in a text to a vector; fails while the flag is set.
 #[derive(Debug, Default)]
-struct Numbers(AtomicBool);
+struct Numbers {
+    fails: AtomicBool,
+}
 
 #[async_trait]
 impl Embeddings for Numbers {
     async fn embed_documents(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
-        if self.0.load(Ordering::Relaxed) {
+        if self.fails.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Unavailable, "no model"));
         }
         Ok(texts.iter().map(|text| text.split(' ').map(|part| part.parse().unwrap()).collect()).collect())
@@ -209,7 +212,7 @@ async fn the_nearest_vector_of_an_item_counts() {
         assert_eq!(keys(&found), expected, "{distance:?}");
         assert!((found[0].score.unwrap() - score).abs() < 1e-9, "{distance:?}");
         assert_eq!(store.search(["n"]).query("0 0").await.unwrap().is_empty(), distance == Distance::Cosine);
-        // All vectors are replaced, also by none.
+        // All vectors are replaced, even if there is no new one.
         store.put(["n"], "far", json!({"v": "10 0"})).no_index().await.unwrap();
         assert!(!keys(&store.search(["n"]).query("2 0").await.unwrap()).contains(&"far"));
         assert_eq!(store.search(["n"]).await.unwrap().len(), 6);
@@ -217,13 +220,13 @@ async fn the_nearest_vector_of_an_item_counts() {
 }
 
 #[tokio::test]
-async fn what_fails_changes_nothing() {
+async fn a_failed_batch_changes_nothing() {
     let (store, numbers) = indexed(Distance::L2);
     store.put(["n"], "k", json!({"v": "1 1"})).await.unwrap();
-    numbers.0.store(true, Ordering::Relaxed);
+    numbers.fails.store(true, Ordering::Relaxed);
     let ops = || vec![Op::Put(PutOp::delete(["n"], "k")), Op::Put(put("n", "new", &json!({"v": "1 2"})))];
     assert_eq!(store.batch(ops()).await.unwrap_err().kind(), ErrorKind::Unavailable);
-    numbers.0.store(false, Ordering::Relaxed);
+    numbers.fails.store(false, Ordering::Relaxed);
     let damaged = JsonObject::from_stored("{\"a\": ").unwrap();
     for wrong in [
         put("n", "wide", &json!({"v": "1 2 3"})),
@@ -242,7 +245,7 @@ async fn what_fails_changes_nothing() {
 }
 
 #[tokio::test]
-async fn debug_shows_no_item() {
+async fn debug_does_not_contain_items() {
     let store = InMemoryStore::new();
     store.put(["n"], "key", json!({"text": "a secret"})).await.unwrap();
     let shown = format!("{store:?}");

@@ -1,4 +1,4 @@
-//! What steers a graph: sends, interrupts, commands, delta snapshots.
+//! Control flow of a graph: sends, interrupts, commands, delta snapshots.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,14 +18,14 @@ pub struct Send<T = Value> {
     pub node: String,
     /// Its input.
     pub arg: T,
-    /// A time limit (`TimeoutPolicy`), where there is one.
+    /// The time limit (`TimeoutPolicy`), if there is one.
     pub timeout: Option<Value>,
 }
 
 impl<T> Send<T> {
     const CLASS: &str = "py:1:langgraph.types:Send";
 
-    /// A task without a time limit.
+    /// Creates a task without a time limit.
     pub fn new(node: impl Into<String>, arg: T) -> Self {
         Self { node: node.into(), arg, timeout: None }
     }
@@ -75,12 +75,12 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Send<T> {
     }
 }
 
-/// A question that stopped a run (`langgraph.types.Interrupt`).
+/// A pause of a run that waits for an answer (`langgraph.types.Interrupt`).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Interrupt<T = Value> {
-    /// What is asked.
+    /// The question.
     pub value: T,
-    /// The id by which it is answered; interrupts of old versions have none.
+    /// The id that an answer refers to; interrupts of old versions have none.
     pub id: Option<String>,
     /// Further fields, such as `response_schema`.
     pub extra: Fields,
@@ -145,16 +145,16 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Interrupt<T> {
     }
 }
 
-/// What a node or caller tells a graph to do (`langgraph.types.Command`).
+/// An instruction of a node or caller to a graph (`langgraph.types.Command`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Command {
-    /// The graph that is meant, `__parent__` for the enclosing one.
+    /// The target graph; `__parent__` is the enclosing one.
     pub graph: Option<String>,
-    /// What changes in the state.
+    /// The update of the state.
     pub update: Value,
     /// The answer to an interrupt, or answers by interrupt id.
     pub resume: Value,
-    /// Where to go: a node, a [`Send`], or a list of those.
+    /// The next nodes: a node, a [`Send`], or a list of those.
     pub goto: Value,
     /// Further fields.
     pub extra: Fields,

@@ -1,4 +1,4 @@
-//! Messages of langchain.
+//! LangChain's messages.
 
 use std::borrow::Cow;
 
@@ -17,16 +17,16 @@ macro_rules! message {
         pub struct $type {
             /// The text, or a list of texts and content blocks.
             pub content: Value,
-            /// What the model's provider added.
+            /// Additional data of the model's provider.
             pub additional_kwargs: Fields,
-            /// How the answer came about: model, reason for its end and so on.
+            /// Metadata of the response, such as the model and the finish reason.
             pub response_metadata: Fields,
-            /// Who speaks.
+            /// The name of the author.
             pub name: Option<String>,
             /// The id, by which a message is replaced or removed.
             pub id: Option<String>,
             $($(#[$field_doc])* pub $field: $field_type,)*
-            /// Further fields, written back behind the known ones.
+            /// Further fields, written back after the known ones.
             pub extra: Fields,
         }
 
@@ -36,7 +36,7 @@ macro_rules! message {
                 text(&self.content)
             }
 
-            /// Gives the message an id.
+            /// Sets the id.
             #[must_use]
             pub fn with_id(mut self, id: impl Into<String>) -> Self {
                 self.id = Some(id.into());
@@ -47,28 +47,28 @@ macro_rules! message {
 }
 
 message! {
-    /// What a person said.
+    /// A message of the user.
     HumanMessage {}
 }
 
 message! {
-    /// What a model said.
+    /// A message of the model.
     AiMessage {
-        /// The tools to be called.
+        /// The tool calls.
         tool_calls: Vec<ToolCall>,
-        /// Calls that the model wrote in a form that could not be read.
+        /// Tool calls that could not be parsed.
         invalid_tool_calls: Vec<InvalidToolCall>,
-        /// What it cost.
+        /// The token usage.
         usage_metadata: Option<UsageMetadata>,
     }
 }
 
 message! {
-    /// What a tool answered.
+    /// The result of a tool call.
     ToolMessage {
-        /// The call that is answered.
+        /// The id of the tool call.
         tool_call_id: String,
-        /// What the tool made beside the text for the model.
+        /// Output of the tool that is not sent to the model.
         artifact: Value,
         /// `success` or `error`.
         status: String,
@@ -76,12 +76,12 @@ message! {
 }
 
 message! {
-    /// What the model is told to be.
+    /// Instructions to the model.
     SystemMessage {}
 }
 
 message! {
-    /// Takes the message with its id out of the list.
+    /// Removes the message with its id from the list.
     RemoveMessage {}
 }
 
@@ -122,28 +122,28 @@ record!(
 );
 
 impl HumanMessage {
-    /// A message of this text or these content blocks.
+    /// Creates a message of text or content blocks.
     pub fn new(content: impl Into<Value>) -> Self {
         Self { content: content.into(), ..Self::default() }
     }
 }
 
 impl AiMessage {
-    /// A message of this text or these content blocks.
+    /// Creates a message of text or content blocks.
     pub fn new(content: impl Into<Value>) -> Self {
         Self { content: content.into(), ..Self::default() }
     }
 }
 
 impl SystemMessage {
-    /// A message of this text or these content blocks.
+    /// Creates a message of text or content blocks.
     pub fn new(content: impl Into<Value>) -> Self {
         Self { content: content.into(), ..Self::default() }
     }
 }
 
 impl ToolMessage {
-    /// The successful answer to a call.
+    /// Creates the result of a successful call.
     pub fn new(content: impl Into<Value>, tool_call_id: impl Into<String>) -> Self {
         Self {
             content: content.into(),
@@ -155,20 +155,20 @@ impl ToolMessage {
 }
 
 impl RemoveMessage {
-    /// Removes the message with this id.
+    /// Creates a message that removes the one with this id.
     pub fn new(id: impl Into<String>) -> Self {
         Self { content: "".into(), id: Some(id.into()), ..Self::default() }
     }
 }
 
-/// A tool to be called.
+/// A tool call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ToolCall {
     /// The tool.
     pub name: String,
-    /// Its arguments.
+    /// The arguments.
     pub args: Fields,
-    /// The id that the answer refers to.
+    /// The id that the result refers to.
     pub id: Option<String>,
     /// Further fields.
     pub extra: Fields,
@@ -176,7 +176,7 @@ pub struct ToolCall {
 
 record!(ToolCall, "ToolCall", [name, args, id], "tool_call", []);
 
-/// A call that could not be read.
+/// A tool call that could not be parsed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct InvalidToolCall {
     /// The id.
@@ -185,7 +185,7 @@ pub struct InvalidToolCall {
     pub name: Option<String>,
     /// The arguments as the model wrote them.
     pub args: Option<String>,
-    /// What is wrong with them.
+    /// The error.
     pub error: Option<String>,
     /// Further fields.
     pub extra: Fields,
@@ -193,14 +193,14 @@ pub struct InvalidToolCall {
 
 record!(InvalidToolCall, "InvalidToolCall", [], "invalid_tool_call", [id, name, args, error]);
 
-/// How many tokens an answer took.
+/// The token usage of a response.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UsageMetadata {
-    /// Tokens read.
+    /// Tokens of the input.
     pub input_tokens: i64,
-    /// Tokens written.
+    /// Tokens of the output.
     pub output_tokens: i64,
-    /// Both.
+    /// The sum of both.
     pub total_tokens: i64,
     /// Further fields, such as `input_token_details`.
     pub extra: Fields,
@@ -210,20 +210,20 @@ record!(UsageMetadata, "UsageMetadata", [input_tokens, output_tokens, total_toke
 
 /// Any message.
 ///
-/// It is read from a message object, or from a plain map by its `type`. What is no message of a known class, or
-/// does not fit it, is kept as it is.
+/// It is decoded from a message object, or from a plain map by its `type`. Other values, including messages that do not
+/// fit their class, are preserved unchanged.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Message {
-    /// What a person said.
+    /// A message of the user.
     Human(HumanMessage),
-    /// What a model said.
+    /// A message of the model.
     Ai(AiMessage),
-    /// What a tool answered.
+    /// The result of a tool call.
     Tool(ToolMessage),
-    /// What the model is told to be.
+    /// Instructions to the model.
     System(SystemMessage),
-    /// Takes another message out of the list.
+    /// Removes another message from the list.
     Remove(RemoveMessage),
     /// Anything else, byte for byte.
     Other(Value),
@@ -254,7 +254,7 @@ impl Message {
         }
     }
 
-    /// The message that stands in these fields, by the class or `type` given.
+    /// Decodes a message of this class or `type`.
     fn typed(class: &str, fields: &[u8]) -> Option<Self> {
         match class {
             "HumanMessage" | "human" => from_msgpack(fields).ok().map(Self::Human),

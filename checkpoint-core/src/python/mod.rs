@@ -1,11 +1,11 @@
 //! Typed views of the Python objects that agents store, and a projection of any value for display.
 //!
-//! A type of this module is written as the extension that LangGraph's Python writes for its counterpart, and is read
-//! from it, or from a plain value of the same shape (a text as a [`DateTime`]). In formats other than this crate's
+//! A type of this module is encoded as the extension that Python LangGraph writes for its counterpart. It is decoded from
+//! that, or from a plain value of the same form (such as a [`DateTime`] from text). In formats other than this crate's
 //! MessagePack it is that plain value.
 //!
-//! An own type gets the same by its serde name: `py:CODE:MODULE:NAME`, where the code is 5 for a pydantic model and
-//! 2 for a dataclass. (A struct with a flattened field cannot be told apart from a map, so it stays one.)
+//! Your own types do the same by their serde name: `py:CODE:MODULE:NAME`, where the code is 5 for a pydantic model and
+//! 2 for a dataclass. (Serde treats a struct with a flattened field as a map, so it is encoded as a map.)
 //!
 //! ```
 //! use checkpoint_core::{ChannelValue, python::{HumanMessage, Message}};

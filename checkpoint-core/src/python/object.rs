@@ -1,14 +1,14 @@
-//! Any object as class, contents and what stands behind them.
+//! Any Python object as class, contents and trailing items.
 
 use crate::serde::{Encoder, MAX_DEPTH, decode};
 use crate::{Result, Value};
 
-/// A Python object that was written with its class: extension codes 0 to 5.
+/// A Python object that was encoded with its class: extension codes 0 to 5.
 ///
-/// What Python or this crate wrote comes back from [`to_value`](Self::to_value) byte for byte.
+/// [`to_value`](Self::to_value) returns the bytes that Python or this crate wrote, unchanged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Object {
-    /// The extension code: how the object is made from its contents.
+    /// The extension code: how the object is constructed from its contents.
     pub code: i8,
     /// The module of the class.
     pub module: String,
@@ -16,12 +16,12 @@ pub struct Object {
     pub name: String,
     /// The argument (0, 3), the arguments (1) or the fields (2, 4, 5).
     pub contents: Value,
-    /// What stands behind the contents, such as the name of a method.
+    /// The items after the contents, such as the name of a method.
     pub trailing: Vec<Value>,
 }
 
 impl Object {
-    /// Reads an extension; `None` for other values, numpy arrays, delta snapshots and damaged payloads.
+    /// Decodes an extension; `None` for other values, numpy arrays, delta snapshots and malformed payloads.
     pub fn from_value(value: &Value) -> Option<Self> {
         match value {
             Value::Ext(code @ 0..=5, payload) => Self::from_payload(*code, payload, 0),
@@ -29,7 +29,7 @@ impl Object {
         }
     }
 
-    /// As `from_value`, inside of so many containers.
+    /// Decodes a payload at this depth of nesting.
     pub(super) fn from_payload(code: i8, payload: &[u8], depth: usize) -> Option<Self> {
         if depth >= MAX_DEPTH {
             return None;
@@ -45,10 +45,10 @@ impl Object {
         }
     }
 
-    /// Makes the extension.
+    /// Encodes the extension.
     ///
     /// # Errors
-    /// As [`Value::to_msgpack`].
+    /// Those of [`Value::to_msgpack`].
     pub fn to_value(&self) -> Result<Value> {
         let mut payload = Encoder::new();
         payload.array(3 + self.trailing.len())?;

@@ -1,4 +1,4 @@
-//! Values as JSON for people to look at.
+//! Values as JSON for display.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,24 +8,24 @@ use super::{Date, Object, Path, Time, TimeDelta, Uuid};
 use crate::Value;
 use crate::serde::{MAX_DEPTH, decode, float, from_msgpack, json::scalar_text};
 
-/// Shows any value as JSON, for display: the way back does not exist.
+/// Converts any value to JSON for display. The conversion is lossy.
 ///
 /// | value | JSON |
 /// |---|---|
-/// | a message of langchain | its fields |
+/// | a LangChain message | its fields |
 /// | another model, dataclass or named tuple | its fields and `"$type": "module.Name"` |
 /// | datetime, date, time, timedelta, UUID, Decimal, path, address | text |
 /// | enum | its value |
 /// | set, frozenset, deque | a list |
-/// | an object made from several arguments | `{"$type": …, "args": […]}` |
-/// | `SecretStr` | stars |
-/// | delta snapshot | what it holds |
+/// | an object constructed from several arguments | `{"$type": …, "args": […]}` |
+/// | `SecretStr` | asterisks |
+/// | delta snapshot | its contents |
 /// | bytes | `{"$bytes": base64}` |
 /// | numpy array | `{"$ndarray": {"dtype": …, "shape": […]}}` |
 /// | NaN, infinities | `{"$float": "nan"}` |
 /// | another extension | `{"$ext": code, "$hex": payload}` |
 /// | a key that is not text | its JSON text |
-/// | what is nested too deeply | `{"$omitted": "nested too deeply"}` |
+/// | a container that is nested too deeply | `{"$omitted": "nested too deeply"}` |
 ///
 /// ```
 /// use checkpoint_core::{ChannelValue, python};
@@ -114,7 +114,7 @@ fn object(object: &Object, depth: usize) -> Json {
     }
 }
 
-/// The text of an object that has a usual one.
+/// The conventional text of an object, if its class has one.
 fn text(object: &Object) -> Option<String> {
     let contents = || object.contents.to_msgpack().ok();
     match (object.code, object.module.as_str(), object.name.as_str()) {

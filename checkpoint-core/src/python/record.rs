@@ -1,4 +1,4 @@
-//! Structs of named fields that keep the fields they do not know.
+//! Structs of named fields that preserve unknown fields.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::{Str, Value};
 /// Fields in their order.
 pub type Fields = IndexMap<Str, Value>;
 
-/// A field's name, borrowed where the format lends it.
+/// A field's name, borrowed from the input if the format allows it.
 pub(super) struct Name<'de>(pub(super) Cow<'de, str>);
 
 impl<'de> Deserialize<'de> for Name<'de> {
@@ -33,21 +33,21 @@ impl<'de> Deserialize<'de> for Name<'de> {
     }
 }
 
-/// Writes and reads a struct as a Python object's fields: those before `type`, the constant `type`, those behind it,
-/// and `extra`. Fields that are not there keep the default.
+/// Implements `Serialize` and `Deserialize` for a struct as a Python object's fields: those before `type`, the constant
+/// `type`, those after it, and `extra`. Missing fields have the default.
 macro_rules! record {
-    ($type:ident, $class:literal, [$($before:ident),*] $(, $kind:literal)?, [$($behind:ident),*]) => {
+    ($type:ident, $class:literal, [$($before:ident),*] $(, $kind:literal)?, [$($after:ident),*]) => {
         impl serde::Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 struct Contents<'a>(&'a $type);
                 impl serde::Serialize for Contents<'_> {
                     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                         use serde::ser::SerializeMap;
-                        let known = [$(stringify!($before),)* $($kind,)? $(stringify!($behind),)*].len();
+                        let known = [$(stringify!($before),)* $($kind,)? $(stringify!($after),)*].len();
                         let mut map = serializer.serialize_map(Some(known + self.0.extra.len()))?;
                         $(map.serialize_entry(stringify!($before), &self.0.$before)?;)*
                         $(map.serialize_entry("type", $kind)?;)?
-                        $(map.serialize_entry(stringify!($behind), &self.0.$behind)?;)*
+                        $(map.serialize_entry(stringify!($after), &self.0.$after)?;)*
                         for (name, value) in &self.0.extra {
                             map.serialize_entry(name, value)?;
                         }
@@ -85,7 +85,7 @@ macro_rules! record {
                                         ));
                                     }
                                 })?
-                                $(stringify!($behind) => out.$behind = map.next_value()?,)*
+                                $(stringify!($after) => out.$after = map.next_value()?,)*
                                 other => {
                                     let name = $crate::Str::from(other);
                                     out.extra.insert(name, map.next_value()?);

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A UUID (`uuid.UUID`; LangGraph's own class for version 6 is read, too).
+/// A UUID (`uuid.UUID`; also decoded from LangGraph's own class for version 6).
 ///
-/// Text with or without dashes is read; 32 hex digits are written.
+/// Decoded from text with or without dashes, encoded as 32 hex digits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uuid(pub uuid::Uuid);
 
@@ -53,13 +53,13 @@ impl<'de> Deserialize<'de> for Uuid {
     }
 }
 
-/// A decimal number as its text (`decimal.Decimal`); digits and exponent stay as they were written.
+/// A decimal number as text (`decimal.Decimal`); digits and exponent are preserved.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename = "py:0:decimal:Decimal")]
 pub struct Decimal(pub String);
 
 impl Decimal {
-    /// Takes the text of a number.
+    /// Creates a decimal from the text of a number.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -76,7 +76,7 @@ impl fmt::Display for Decimal {
 #[serde(rename = "py:0:builtins:set")]
 pub struct Set<T>(pub Vec<T>);
 
-/// A set that does not change; the items keep the order in which they are stored.
+/// An immutable set; the items keep the order in which they are stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename = "py:0:builtins:frozenset")]
 pub struct FrozenSet<T>(pub Vec<T>);
@@ -101,17 +101,17 @@ macro_rules! collect {
 
 collect!(Set, FrozenSet);
 
-/// A path as its parts, the root `/` being the first (`pathlib.PosixPath`).
+/// A path as its parts, with the root `/` first (`pathlib.PosixPath`).
 ///
-/// Windows paths and those of Python 3.13's `pathlib._local` are read, too; a text is read as a path of POSIX.
+/// Also decoded from Windows paths, from those of Python 3.13's `pathlib._local`, and from text as a POSIX path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename = "py:1:pathlib:PosixPath")]
 pub struct Path(Vec<String>);
 
 impl Path {
-    /// Takes a path's text apart as `PosixPath` does: empty parts and `.` fall away, `..` stays.
+    /// Splits a path as `PosixPath` does: empty parts and `.` are removed, `..` is kept.
     pub fn new(path: &str) -> Self {
-        // Two slashes are a root of their own in POSIX, three or more are one.
+        // In POSIX exactly two leading slashes are a special root; three or more are equivalent to one.
         let root = match path.len() - path.trim_start_matches('/').len() {
             0 => None,
             2 => Some("//"),

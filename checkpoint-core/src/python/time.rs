@@ -1,4 +1,4 @@
-//! Dates, times and spans.
+//! Dates, times and durations.
 
 use std::fmt;
 
@@ -10,19 +10,19 @@ use super::Object;
 use crate::serde::from_msgpack;
 use crate::{Error, Result, Value};
 
-/// A point in time as Python writes it (`datetime.datetime`): ISO text, with an offset or without (naive).
+/// A point in time (`datetime.datetime`) as ISO text, with an offset or without (naive).
 ///
-/// The text stays as it was read.
+/// The text is preserved unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DateTime(String);
 
 impl DateTime {
     const CLASS: &str = "py:3:datetime:datetime";
 
-    /// Takes an ISO text such as `2026-01-02T03:04:05.678901+00:00`.
+    /// Checks an ISO text such as `2026-01-02T03:04:05.678901+00:00`.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for what is no date and time.
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for text that is no date and time.
     pub fn parse(text: impl Into<String>) -> Result<Self> {
         let text = text.into();
         match parse(&text) {
@@ -36,13 +36,13 @@ impl DateTime {
         &self.0
     }
 
-    /// The point in time, where there is an offset.
+    /// The point in time, if there is an offset.
     pub fn to_chrono(&self) -> Option<chrono::DateTime<FixedOffset>> {
         let (naive, offset) = parse(&self.0)?;
         naive.and_local_timezone(offset?).single()
     }
 
-    /// Date and time as they are written, without the offset.
+    /// The local date and time, without the offset.
     pub fn to_naive(&self) -> Option<NaiveDateTime> {
         Some(parse(&self.0)?.0)
     }
@@ -54,17 +54,17 @@ impl fmt::Display for DateTime {
     }
 }
 
-/// Nanoseconds are cut: Python has microseconds.
+/// Truncated to microseconds, Python's resolution.
 impl<Tz: TimeZone> From<chrono::DateTime<Tz>> for DateTime {
     fn from(time: chrono::DateTime<Tz>) -> Self {
         let offset = time.offset().fix();
-        // At the ends of what chrono can hold there is no local time.
+        // At the limits of chrono's range there is no local time.
         let local = time.naive_utc().checked_add_offset(offset).unwrap_or_else(|| time.naive_utc());
         Self(iso(local) + &iso_offset(offset.local_minus_utc()))
     }
 }
 
-/// Nanoseconds are cut: Python has microseconds.
+/// Truncated to microseconds, Python's resolution.
 impl From<NaiveDateTime> for DateTime {
     fn from(time: NaiveDateTime) -> Self {
         Self(iso(time))
@@ -73,15 +73,15 @@ impl From<NaiveDateTime> for DateTime {
 
 impl Serialize for DateTime {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Only conversions from chrono can hold such years.
+        // Only conversions from chrono can have such years.
         if self.0.find('-') != Some(4) || self.0.starts_with("0000") {
-            return Err(ser::Error::custom(YEARS));
+            return Err(ser::Error::custom(YEAR_RANGE));
         }
         serializer.serialize_newtype_struct(Self::CLASS, &self.0)
     }
 }
 
-const YEARS: &str = "Python has the years 1 to 9999";
+const YEAR_RANGE: &str = "Python supports only the years 1 to 9999";
 
 impl<'de> Deserialize<'de> for DateTime {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -118,7 +118,7 @@ fn iso_time(time: NaiveTime) -> String {
     }
 }
 
-/// A leap second is the last microsecond of the second before: Python has none.
+/// Python has no leap seconds: one becomes the last microsecond of the second before.
 fn microsecond(time: NaiveTime) -> u32 {
     (time.nanosecond() / 1000).min(999_999)
 }
@@ -133,7 +133,7 @@ fn iso_offset(seconds: i32) -> String {
     }
 }
 
-/// Date, time and offset of an ISO text; fractions of a second in the offset are dropped.
+/// Parses date, time and offset of an ISO text; fractions of a second in the offset are ignored.
 fn parse(text: &str) -> Option<(NaiveDateTime, Option<FixedOffset>)> {
     let (date, rest) = text.split_at_checked(10)?;
     let date = NaiveDate::parse_from_str(date, "%Y-%m-%d").ok()?;
@@ -160,7 +160,7 @@ fn parse_offset(text: &str) -> Option<FixedOffset> {
     if text.starts_with('-') { FixedOffset::west_opt(seconds) } else { FixedOffset::east_opt(seconds) }
 }
 
-/// A day (`datetime.date`).
+/// A date (`datetime.date`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Date(pub NaiveDate);
 
@@ -183,7 +183,7 @@ impl From<NaiveDate> for Date {
 impl Serialize for Date {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if !(1..=9999).contains(&self.0.year()) {
-            return Err(ser::Error::custom(YEARS));
+            return Err(ser::Error::custom(YEAR_RANGE));
         }
         let parts = (self.0.year(), self.0.month(), self.0.day());
         serializer.serialize_newtype_struct(Self::CLASS, &parts)
@@ -233,9 +233,9 @@ pub struct Time {
     pub second: u32,
     /// The microsecond.
     pub microsecond: u32,
-    /// The time zone object, nil where there is none.
+    /// The time zone object, or nil.
     pub tzinfo: Value,
-    /// Which of two equal times at the end of daylight saving time is meant, 0 or 1.
+    /// Distinguishes the two occurrences of a time at the end of daylight saving time, 0 or 1.
     pub fold: u8,
 }
 
@@ -258,7 +258,7 @@ impl From<NaiveTime> for Time {
     }
 }
 
-/// The ISO text; of a zone only a fixed offset is shown.
+/// The ISO text, with the time zone only if it is a fixed offset.
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:02}:{:02}:{:02}", self.hour, self.minute, self.second)?;
@@ -275,11 +275,11 @@ impl fmt::Display for Time {
     }
 }
 
-/// A span of time (`datetime.timedelta`): Python keeps seconds and microseconds at zero or above.
+/// A duration (`datetime.timedelta`); as in Python only the days may be negative.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "Span", into = "Span")]
 pub struct TimeDelta {
-    /// Days, negative for a span backwards.
+    /// Days, negative for a negative duration.
     pub days: i64,
     /// Seconds, 0 to 86,399.
     pub seconds: i64,
@@ -304,7 +304,7 @@ impl From<TimeDelta> for Span {
 }
 
 impl TimeDelta {
-    /// The span, unless it exceeds what chrono can hold.
+    /// The duration, unless it exceeds chrono's range.
     pub fn to_chrono(&self) -> Option<chrono::TimeDelta> {
         let micros = chrono::TimeDelta::microseconds(self.microseconds);
         chrono::TimeDelta::try_seconds(self.whole_seconds()?)?.checked_add(&micros)
@@ -319,11 +319,11 @@ impl TimeDelta {
     }
 }
 
-/// Nanoseconds are cut: Python has microseconds.
+/// Truncated to microseconds, Python's resolution.
 impl From<chrono::TimeDelta> for TimeDelta {
     fn from(span: chrono::TimeDelta) -> Self {
         let micros = i64::from(span.subsec_nanos()).div_euclid(1000);
-        // What is below zero in microseconds is taken from the seconds, and so on upwards.
+        // Negative microseconds borrow from the seconds, and negative seconds from the days.
         let seconds = span.num_seconds() + micros.div_euclid(1_000_000);
         Self {
             days: seconds.div_euclid(86_400),
@@ -333,7 +333,7 @@ impl From<chrono::TimeDelta> for TimeDelta {
     }
 }
 
-/// The text that Python's `str` gives, as in `1 day, 0:00:02.000003`.
+/// Formats as Python's `str` does, such as `1 day, 0:00:02.000003`.
 impl fmt::Display for TimeDelta {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.days != 0 {

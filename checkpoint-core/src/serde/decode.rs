@@ -1,4 +1,4 @@
-//! MessagePack to values: nothing is allocated by a declared length, and nesting stops at a limit.
+//! The MessagePack decoder. It does not trust declared lengths for allocation, and limits nesting.
 
 use std::borrow::Cow;
 
@@ -11,19 +11,19 @@ use crate::{ChannelValue, ChannelValues, Error, Result, Str};
 
 /// Decodes MessagePack into a Rust type.
 ///
-/// Where the type does not name a Python class itself, an extension shows its contents: a pydantic model or
-/// dataclass is a map of its fields, a datetime its ISO text, a set a sequence, an enum its value, a delta snapshot
-/// what it holds. Bytes after the first value are ignored, as Python does.
+/// Unless the type names a Python class itself, an extension decodes as its contents: a pydantic model or dataclass as a
+/// map of its fields, a datetime as ISO text, a set as a sequence, an enum as its value, a delta snapshot as the value in
+/// it. Bytes after the first value are ignored, as in Python.
 ///
 /// # Errors
 /// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for truncated or malformed bytes, nesting beyond
-/// [`MAX_DEPTH`](super::MAX_DEPTH), and what does not fit the type.
+/// [`MAX_DEPTH`](super::MAX_DEPTH), and values that do not fit the type.
 pub fn from_msgpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     T::deserialize(&mut Decoder::new(bytes, 0))
 }
 
-/// How many items get room before any has been read.
-const ROOM: usize = 64;
+/// The most items to preallocate for, whatever length is declared.
+const MAX_PREALLOCATED: usize = 64;
 
 fn check_depth(depth: usize) -> Result<usize> {
     if depth >= MAX_DEPTH {
@@ -45,7 +45,7 @@ pub(crate) fn value(reader: &mut Reader<'_>, depth: usize) -> Result<Value> {
         Token::Ext(code, data) => Value::Ext(code, Bytes::copy_from_slice(data)),
         Token::Array(len) => {
             let depth = check_depth(depth)?;
-            let mut items = Vec::with_capacity(len.min(ROOM));
+            let mut items = Vec::with_capacity(len.min(MAX_PREALLOCATED));
             for _ in 0..len {
                 items.push(value(reader, depth)?);
             }
@@ -53,7 +53,7 @@ pub(crate) fn value(reader: &mut Reader<'_>, depth: usize) -> Result<Value> {
         }
         Token::Map(len) => {
             let depth = check_depth(depth)?;
-            let mut entries = Vec::with_capacity(len.min(ROOM));
+            let mut entries = Vec::with_capacity(len.min(MAX_PREALLOCATED));
             for _ in 0..len {
                 entries.push((value(reader, depth)?, value(reader, depth)?));
             }
@@ -67,7 +67,7 @@ impl de::Error for Error {
         Self::codec(format!("the value does not fit the type: {message}"))
     }
 
-    // serde's own words would quote the value.
+    // serde's own messages would quote the value.
     fn invalid_type(found: Unexpected<'_>, wanted: &dyn de::Expected) -> Self {
         Self::custom(format_args!("found {}, wanted {wanted}", kind(found)))
     }
@@ -96,7 +96,7 @@ fn kind(found: Unexpected<'_>) -> &'static str {
     }
 }
 
-/// What an extension payload shows to a type that names no Python class.
+/// The part of an extension's payload that a type without a Python class decodes.
 pub(crate) fn contents(code: i8, payload: &[u8]) -> Result<&[u8]> {
     match code {
         0..=5 => {
@@ -127,7 +127,7 @@ impl<'de> Decoder<'de> {
         Self { reader: Reader::new(bytes), depth }
     }
 
-    /// The contents of an extension that stands next; nothing is consumed if there is none.
+    /// Enters the contents of the next value if it is an extension; otherwise consumes nothing.
     fn enter_ext(&mut self) -> Result<Option<Self>> {
         match self.reader.peek() {
             Some(0xc7..=0xc9 | 0xd4..=0xd8) => {}
@@ -137,7 +137,7 @@ impl<'de> Decoder<'de> {
         Ok(Some(Self::new(contents(code, payload)?, check_depth(self.depth)?)))
     }
 
-    /// Opens the contents of an object of the Python class that a type's name tells, if it tells one.
+    /// Enters the contents of an object of the Python class in a type's serde name, if there is one.
     fn enter_named(&mut self, name: &str) -> Result<Option<Self>> {
         match PythonClass::parse(name) {
             Some(class) => self.enter_class(class),
@@ -145,8 +145,8 @@ impl<'de> Decoder<'de> {
         }
     }
 
-    /// Checks that the next value is an object of this class, and opens its contents. What is no extension at all is
-    /// left to the type.
+    /// Checks that the next value is an object of this class, and enters its contents. Returns `None` for a value that
+    /// is no extension.
     fn enter_class(&mut self, class: PythonClass<'_>) -> Result<Option<Self>> {
         let mut ahead = self.reader.clone();
         let Token::Ext(code, payload) = ahead.token()? else { return Ok(None) };
@@ -165,7 +165,7 @@ impl<'de> Decoder<'de> {
             let wanted = class.path.map_or(Cow::Borrowed("a delta snapshot"), |(module, name)| {
                 format!("{module}.{name}").into()
             });
-            // What stands in the data may be of any length and hold line breaks: facts are shortened and escaped.
+            // Class names from the data may be long or contain line breaks; `with` truncates and escapes them.
             return Err(Error::codec("the value does not fit the type: an object of another class")
                 .with("found", found)
                 .with("wanted", wanted)
@@ -185,8 +185,8 @@ impl<'de> Decoder<'de> {
             Token::UInt(number) => visitor.visit_u64(number),
             Token::Float(number) => visitor.visit_f64(number),
             Token::Str(text) => visitor.visit_borrowed_str(text),
-            Token::Array(left) => self.nested(|decoder| visitor.visit_seq(Items { decoder, left })),
-            Token::Map(left) => self.nested(|decoder| visitor.visit_map(Items { decoder, left })),
+            Token::Array(remaining) => self.nested(|decoder| visitor.visit_seq(Items { decoder, remaining })),
+            Token::Map(remaining) => self.nested(|decoder| visitor.visit_map(Items { decoder, remaining })),
             Token::Bin(data) | Token::Ext(_, data) => visitor.visit_borrowed_bytes(data),
         }
     }
@@ -312,7 +312,9 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
         match self.reader.token()? {
             Token::Str(variant) => visitor.visit_enum(variant.into_deserializer()),
             Token::Map(1) => self.nested(|decoder| visitor.visit_enum(Variant(decoder))),
-            _ => Err(Error::codec("the value does not fit the type: an enum is text or a map of one entry")),
+            _ => Err(Error::codec(
+                "the value does not fit the type: an enum must be text or a map of one entry",
+            )),
         }
     }
 
@@ -322,8 +324,8 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     }
 }
 
-/// Hands a value as MessagePack to [`Value`]'s visitor, which decodes it exactly, without serde between: an enum,
-/// which no data can imitate.
+/// Passes a value's MessagePack to [`Value`]'s visitor, which decodes it without loss. It is passed as an enum, which
+/// cannot be confused with data.
 struct Exact<'de>(&'de [u8]);
 
 impl<'de> de::EnumAccess<'de> for Exact<'de> {
@@ -359,14 +361,13 @@ impl<'de> de::VariantAccess<'de> for Exact<'de> {
 /// The items of a list, or the entries of a map.
 struct Items<'a, 'de> {
     decoder: &'a mut Decoder<'de>,
-    left: usize,
+    remaining: usize,
 }
 
 impl Items<'_, '_> {
-    /// How many items are left, at most so many that room for them is no burden: not all collections are wary of
-    /// what a hint makes them allocate.
+    /// The number of remaining items, bounded, because some collections allocate whatever the hint says.
     fn hint(&self) -> usize {
-        self.left.min(ROOM)
+        self.remaining.min(MAX_PREALLOCATED)
     }
 }
 
@@ -374,8 +375,8 @@ impl<'de> de::SeqAccess<'de> for Items<'_, 'de> {
     type Error = Error;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>> {
-        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
-        self.left = left;
+        let Some(remaining) = self.remaining.checked_sub(1) else { return Ok(None) };
+        self.remaining = remaining;
         seed.deserialize(&mut *self.decoder).map(Some)
     }
 
@@ -400,7 +401,7 @@ impl<'de> de::MapAccess<'de> for Items<'_, 'de> {
     }
 }
 
-/// An enum written as `{variant: contents}`.
+/// An enum encoded as `{variant: contents}`.
 struct Variant<'a, 'de>(&'a mut Decoder<'de>);
 
 impl<'de> de::EnumAccess<'de> for Variant<'_, 'de> {
@@ -433,7 +434,7 @@ impl<'de> de::VariantAccess<'de> for Variant<'_, 'de> {
     }
 }
 
-/// Decodes a type whose fields are channels. Channels that it has no field for need not be readable.
+/// Decodes a type whose fields are channels. Channels without a field may be undecodable.
 pub(crate) fn from_channels<T: DeserializeOwned>(values: &ChannelValues) -> Result<T> {
     let entry = |(name, value)| Channel { name, value, msgpack: readable(value) };
     let entries: Vec<_> = values.iter().map(entry).collect();
@@ -443,7 +444,7 @@ pub(crate) fn from_channels<T: DeserializeOwned>(values: &ChannelValues) -> Resu
 struct Channel<'a> {
     name: &'a Str,
     value: &'a ChannelValue,
-    /// `None` for what is not readable.
+    /// `None` if the value is not readable as MessagePack.
     msgpack: Option<Bytes>,
 }
 
@@ -510,7 +511,7 @@ impl<'de> de::MapAccess<'de> for Channels<'de> {
     }
 }
 
-/// A channel whose bytes are no MessagePack and cannot be made such: an error unless nobody asks for it.
+/// A channel whose bytes cannot be converted to MessagePack: an error unless the type ignores it.
 struct Unreadable<'a>(&'a ChannelValue);
 
 impl<'de> de::Deserializer<'de> for Unreadable<'_> {

@@ -1,7 +1,6 @@
 //! A whole checkpoint as one MessagePack map, as Python's SQLite saver stores it.
 //!
-//! Channel values are spliced: on the way in their bytes are copied as they are, on the way out they are slices of
-//! the row's bytes. Nothing inside them is decoded.
+//! Channel values are not decoded: encoding copies their bytes, decoding returns slices of the row's bytes.
 
 use bytes::Bytes;
 
@@ -10,12 +9,12 @@ use super::decode::{Reader, Token};
 use crate::version::{ChannelVersion, ChannelVersions};
 use crate::{ChannelValue, ChannelValues, Checkpoint, Error, Result, Str};
 
-/// Encodes a checkpoint in the order of keys in which LangGraph writes it.
+/// Encodes a checkpoint with the keys in LangGraph's order.
 ///
 /// # Errors
-/// [`Codec`](crate::ErrorKind::Codec) when a channel's bytes are not one whole value, and for `pickle`;
-/// [`Crypto`](crate::ErrorKind::Crypto) when they are ciphertext. The channel is named. As
-/// [`Checkpoint::require_channels`] for a checkpoint that is one value already.
+/// [`Codec`](crate::ErrorKind::Codec) when a channel's bytes are not one complete value, and for `pickle`;
+/// [`Crypto`](crate::ErrorKind::Crypto) when they are ciphertext. The error names the channel. Those of
+/// [`Checkpoint::require_channels`] for a checkpoint that is already one value.
 pub fn encode_checkpoint(checkpoint: &Checkpoint) -> Result<Vec<u8>> {
     checkpoint.require_channels()?;
     let extra = checkpoint.extra.iter().filter(|(key, _)| !is_own_field(checkpoint, key));
@@ -80,7 +79,7 @@ fn versions(encoder: &mut Encoder, versions: &ChannelVersions) -> Result<()> {
 /// Decodes a checkpoint; blobs are slices of `document`.
 ///
 /// # Errors
-/// [`Codec`](crate::ErrorKind::Codec) for damaged bytes and for a map that is no checkpoint.
+/// [`Codec`](crate::ErrorKind::Codec) for malformed bytes and for a map that is no checkpoint.
 pub fn decode_checkpoint(document: &Bytes) -> Result<Checkpoint> {
     let mut reader = Reader::new(document);
     let mut checkpoint = Checkpoint::undecoded();
@@ -128,10 +127,10 @@ fn read_values(reader: &mut Reader<'_>, document: &Bytes) -> Result<ChannelValue
     Ok(values)
 }
 
-/// Looks up some channels' values without building the checkpoint: `None` for a channel that has none.
+/// Looks up the values of some channels without decoding the checkpoint: `None` for a channel without a value.
 ///
 /// # Errors
-/// As [`decode_checkpoint`].
+/// Those of [`decode_checkpoint`].
 pub fn find_channels(document: &Bytes, channels: &[&str]) -> Result<Vec<Option<ChannelValue>>> {
     let mut found = vec![None; channels.len()];
     for_each_entry(&mut Reader::new(document), |reader, key| {
@@ -199,5 +198,5 @@ fn read_versions(reader: &mut Reader<'_>) -> Result<ChannelVersions> {
 }
 
 fn malformed(reader: &Reader<'_>) -> Error {
-    Error::codec("the stored checkpoint does not have LangGraph's shape").with("at", reader.position())
+    Error::codec("the stored checkpoint does not have LangGraph's format").with("at", reader.position())
 }

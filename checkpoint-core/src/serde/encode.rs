@@ -1,4 +1,4 @@
-//! Values to MessagePack, byte for byte as Python's encoder (ormsgpack with LangGraph's options) writes them.
+//! The MessagePack encoder, byte for byte compatible with Python's (ormsgpack with LangGraph's options).
 
 use std::cell::Cell;
 
@@ -8,14 +8,15 @@ use super::decode::{Reader, Token};
 use super::{EXT_NAME, MAX_DEPTH, PythonClass, Value};
 use crate::{ChannelValue, Error, Result};
 
-/// How deep Python's encoder goes within one extension payload or top-level value. An empty list or map goes on top.
+/// The nesting limit of Python's encoder within one extension payload or top-level value. An empty list or map may be one
+/// level deeper.
 const PYTHON_DEPTH: usize = 254;
 
-/// Up to so many bytes are copied out of the thread's buffer, which is faster than to let a new one grow.
-const LARGEST_COPY: usize = 256 << 10;
+/// Values up to this size are copied out of the thread's buffer, which is faster than growing a new one.
+const MAX_COPIED: usize = 256 << 10;
 
 thread_local! {
-    /// Where the next value is written; empty while one is.
+    /// A reusable buffer; empty while an encoder uses it.
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -25,13 +26,13 @@ thread_local! {
 /// Types that name a Python class (see [`crate::python`]) become extensions.
 ///
 /// # Errors
-/// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for what Python could not encode: nesting beyond 254 containers (an empty one inside not counted),
-/// integers beyond 64 bits, keys that are maps or extensions, lengths beyond 32 bits.
+/// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for what Python could not encode: nesting beyond 254 containers (not
+/// counting an empty innermost one), integers beyond 64 bits, keys that are maps or extensions, lengths beyond 32 bits.
 pub fn to_msgpack<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>> {
     to_msgpack_within(value, 0)
 }
 
-/// Encodes a value that will stand inside of so many containers, which Python counts when it encodes the whole again.
+/// Encodes a value that will be nested in this many containers, which count towards Python's nesting limit.
 pub(crate) fn to_msgpack_within<T: Serialize + ?Sized>(value: &T, containers: usize) -> Result<Vec<u8>> {
     let mut encoder = Encoder { depth: containers, ..Encoder::new() };
     value.serialize(&mut encoder)?;
@@ -42,24 +43,25 @@ pub(crate) fn to_msgpack_within<T: Serialize + ?Sized>(value: &T, containers: us
 #[derive(Debug, Default)]
 pub(crate) struct Encoder {
     out: Vec<u8>,
-    /// Containers open within the present payload, and in all.
+    /// Open containers within the current payload.
     depth: usize,
+    /// All open containers.
     total: usize,
 }
 
 impl Encoder {
     pub(crate) fn new() -> Self {
-        // A thread that ends has no buffer any more.
+        // While the thread ends, the buffer may be destroyed already.
         Self { out: BUFFER.try_with(Cell::take).unwrap_or_default(), depth: 0, total: 0 }
     }
 
-    /// What was written, in an allocation of its size.
+    /// Returns the bytes. Small values are copied to an allocation of their size, and the buffer is reused.
     pub(crate) fn into_bytes(mut self) -> Vec<u8> {
-        if self.out.len() > LARGEST_COPY {
+        if self.out.len() > MAX_COPIED {
             return self.out;
         }
         let exact = self.out.as_slice().to_vec();
-        if self.out.capacity() <= 2 * LARGEST_COPY {
+        if self.out.capacity() <= 2 * MAX_COPIED {
             self.out.clear();
             let _ = BUFFER.try_with(|buffer| buffer.set(self.out));
         }
@@ -131,12 +133,12 @@ impl Encoder {
         Ok(())
     }
 
-    /// Copies bytes that are MessagePack already.
+    /// Appends bytes that are already MessagePack.
     pub(crate) fn raw(&mut self, msgpack: &[u8]) {
         self.out.extend_from_slice(msgpack);
     }
 
-    /// Puts a channel's value in as it is.
+    /// Appends the value of a channel; blobs are not decoded.
     pub(crate) fn channel_value(&mut self, value: &ChannelValue) -> Result<()> {
         match value {
             ChannelValue::Null => self.nil(),
@@ -236,7 +238,7 @@ impl Encoder {
         self.total = self.total.saturating_sub(1);
     }
 
-    /// Refuses a key that Python could not use; `start` is where the key begins.
+    /// Rejects a key that Python could not use; `start` is the position of the key.
     fn check_key(&self, start: usize) -> Result<()> {
         match self.out.get(start) {
             Some(0x80..=0x8f | 0xde | 0xdf | 0xc7..=0xc9 | 0xd4..=0xd8) => Err(Error::codec(
@@ -246,11 +248,11 @@ impl Encoder {
         }
     }
 
-    /// Begins the extension of a Python class: `[module, name, …`, or the bare payload of one without a path.
+    /// Begins the extension of a Python class: `[module, name, …`, or the bare payload of a class without a path.
     fn open_object(&mut self, class: PythonClass<'static>) -> Result<Object> {
-        // Room for the usual header (16-bit length); other widths move the payload once.
+        // Reserves the most common header (16-bit length); other widths move the payload once.
         let object = Object { class, start: self.out.len(), outer_depth: std::mem::take(&mut self.depth) };
-        self.out.extend([0; HEADER_ROOM]);
+        self.out.extend([0; RESERVED_HEADER]);
         if let Some((module, name)) = class.path {
             self.array(if class.trailer().is_some() { 4 } else { 3 })?;
             self.enter()?;
@@ -269,13 +271,14 @@ impl Encoder {
         }
         self.depth = object.outer_depth;
         let mut header = Self::default();
-        header.ext_head(object.class.code, self.out.len() - object.start - HEADER_ROOM)?;
-        self.out.splice(object.start..object.start + HEADER_ROOM, header.out);
+        header.ext_head(object.class.code, self.out.len() - object.start - RESERVED_HEADER)?;
+        self.out.splice(object.start..object.start + RESERVED_HEADER, header.out);
         Ok(())
     }
 }
 
-const HEADER_ROOM: usize = 4;
+/// The bytes reserved for an extension's header.
+const RESERVED_HEADER: usize = 4;
 
 /// An extension whose payload is being written.
 #[derive(Debug)]
@@ -291,18 +294,19 @@ impl ser::Error for Error {
     }
 }
 
-/// Writes the items of a list or map; where their number was not known, the header is put in at the end.
+/// Writes the items of a list or map. If their number is not known in advance, the header is inserted at the end.
 #[derive(Debug)]
 pub(crate) struct Compound<'a> {
     encoder: &'a mut Encoder,
-    /// The start, and whether a header stands there already for this many.
+    /// The position of the header.
     start: usize,
+    /// The length in the header, if it is written already.
     declared: Option<usize>,
     count: usize,
     is_map: bool,
-    /// The Python object that closes around it.
+    /// The Python object whose contents these are.
     object: Option<Object>,
-    /// A variant's name stands before it as the one key of a map.
+    /// Whether this is the value of an enum variant: the only entry of an enclosing map.
     variant: bool,
 }
 
@@ -388,7 +392,7 @@ impl<'a> ser::Serializer for &'a mut Encoder {
         match (i64::try_from(number), u64::try_from(number)) {
             (Ok(number), _) => self.int(number),
             (_, Ok(number)) => self.uint(number),
-            _ => return Err(Error::codec("an integer exceeds the 64 bits that Python's encoder takes")),
+            _ => return Err(Error::codec("an integer exceeds 64 bits, the limit of Python's encoder")),
         }
         Ok(())
     }
@@ -407,7 +411,7 @@ impl<'a> ser::Serializer for &'a mut Encoder {
     }
     fn serialize_u128(self, number: u128) -> Result<()> {
         let number = u64::try_from(number)
-            .map_err(|_| Error::codec("an integer exceeds the 64 bits that Python's encoder takes"))?;
+            .map_err(|_| Error::codec("an integer exceeds 64 bits, the limit of Python's encoder"))?;
         self.serialize_u64(number)
     }
     fn serialize_f32(self, number: f32) -> Result<()> {
@@ -450,10 +454,10 @@ impl<'a> ser::Serializer for &'a mut Encoder {
             return match (pair.token()?, pair.token()?, pair.token()?) {
                 (Token::Array(2), Token::Int(code), Token::Bin(data)) => {
                     let code =
-                        i8::try_from(code).map_err(|_| Error::codec("an extension code has 8 bits"))?;
+                        i8::try_from(code).map_err(|_| Error::codec("an extension code must fit 8 bits"))?;
                     self.ext(code, data)
                 }
-                _ => Err(Error::codec("an extension is a code and bytes")),
+                _ => Err(Error::codec("an extension must be a code and bytes")),
             };
         }
         match PythonClass::parse(name) {

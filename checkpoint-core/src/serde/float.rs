@@ -1,7 +1,7 @@
-//! Python's `repr` of a float, which versions and JSON texts use.
+//! Python's `repr` of a float, which versions and JSON use.
 
-/// Formats a double as Python's `repr` does: the shortest digits that read back the same, an exponent below 1e-4 and
-/// from 1e16 on.
+/// Formats a double as Python's `repr` does: the shortest digits that round-trip, with an exponent below 1e-4 and from
+/// 1e16 on.
 pub(crate) fn repr(number: f64) -> String {
     if number.is_nan() {
         return "nan".into();

@@ -1,4 +1,4 @@
-//! JSON as Python writes and reads it: metadata, and values under the old `json` tag.
+//! JSON in Python's dialect: metadata, and values under the legacy `json` tag.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,28 +9,30 @@ use crate::{Error, Result};
 
 pub use super::revive::revive;
 
-/// Lists and maps may be nested so deep; the parser does not go deeper either.
+/// The nesting limit of lists and maps, which is also the parser's.
 const MAX_JSON_DEPTH: usize = 127;
 
-/// Which texts an encoder escapes, and how it spaces.
+/// Which characters are escaped. Separators are always `, ` and `: `.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Style {
-    /// `json.dumps(…, ensure_ascii=False)`: `, ` and `: ` between, text as it is. SQLite metadata.
+    /// `json.dumps(…, ensure_ascii=False)`: text unescaped, as in SQLite metadata.
     Plain,
-    /// `json.dumps(…)`: the same with everything beyond ASCII escaped.
+    /// `json.dumps(…)`: non-ASCII characters escaped.
     Ascii,
 }
 
-/// Parses JSON as Python's `json.loads` does: `NaN` and infinities are numbers, the last of equal keys counts.
-/// Integers beyond 64 bits become doubles, beyond those infinities; half a surrogate pair becomes `?`, as where Python encodes it.
+/// Parses JSON as Python's `json.loads` does: `NaN` and infinities are numbers, the last of duplicate keys counts.
+/// Integers beyond 64 bits become doubles, or infinities if they exceed those; a lone surrogate becomes `?`, as when
+/// Python encodes it.
 ///
 /// # Errors
-/// [`Codec`](crate::ErrorKind::Codec) for what is no JSON or nested 128 levels deep.
+/// [`Codec`](crate::ErrorKind::Codec) for invalid JSON and for nesting of 128 levels.
 pub fn parse(text: &[u8]) -> Result<Value> {
     let mut value = serde_json::from_slice(text).or_else(|strict| {
-        // Python's dialect is rare, so only what the strict parser refuses is looked at twice.
-        tolerant(text).ok_or_else(|| Error::codec("the JSON is damaged").with_source(NoText::from(&strict)))
+        // Python's dialect is rare, so the tolerant parser runs only after the strict one failed.
+        parse_tolerant(text)
+            .ok_or_else(|| Error::codec("invalid JSON").with_source(ErrorPosition::from(&strict)))
     })?;
     if *NUMBERS_AS_MAPS {
         set_numbers(&mut value);
@@ -38,14 +40,14 @@ pub fn parse(text: &[u8]) -> Result<Value> {
     Ok(value)
 }
 
-/// Whether another crate of the program turned on `serde_json/arbitrary_precision`: the parser then hands floats and
-/// large integers over as maps of their text.
+/// Whether another crate of the program enabled `serde_json/arbitrary_precision`: the parser then returns floats and
+/// large integers as maps with their text.
 static NUMBERS_AS_MAPS: LazyLock<bool> =
     LazyLock::new(|| matches!(serde_json::from_str("1.5"), Ok(Value::Map(_))));
 
 const NUMBER_KEY: &str = "$serde_json::private::Number";
 
-/// Makes numbers of such maps.
+/// Converts such maps to numbers.
 fn set_numbers(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(set_numbers),
@@ -71,54 +73,54 @@ fn number_of(text: &str) -> Option<Value> {
     int().or_else(uint).or_else(|| text.parse().ok().map(Value::Float))
 }
 
-/// A parser's error without the words that could quote the text.
+/// A parser's error without its message, which could quote the text.
 #[derive(Debug)]
-struct NoText {
+struct ErrorPosition {
     line: usize,
     column: usize,
 }
 
-impl From<&serde_json::Error> for NoText {
+impl From<&serde_json::Error> for ErrorPosition {
     fn from(error: &serde_json::Error) -> Self {
         Self { line: error.line(), column: error.column() }
     }
 }
 
-impl std::fmt::Display for NoText {
+impl std::fmt::Display for ErrorPosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "not JSON at line {} column {}", self.line, self.column)
     }
 }
 
-impl std::error::Error for NoText {}
+impl std::error::Error for ErrorPosition {}
 
-/// Parses after putting `null` where Python's dialect has a number that JSON lacks, then sets those nulls right by
-/// their order, so that no text can imitate them.
-fn tolerant(text: &[u8]) -> Option<Value> {
+/// Replaces numbers that JSON lacks by `null`, parses, then restores them by the order of the nulls. So no text in the
+/// input can be confused with a placeholder.
+fn parse_tolerant(text: &[u8]) -> Option<Value> {
     let text = std::str::from_utf8(text).ok()?;
-    let (plain, nulls) = plain_json(text)?;
+    let (plain, nulls) = strict_json(text)?;
     let mut value = serde_json::from_str(&plain).ok()?;
     let mut nulls = nulls.into_iter();
     set_nulls(&mut value, &mut nulls)?;
     Some(value)
 }
 
-/// The text as strict JSON, and for each of its nulls what it stands for. `None` if there is nothing to change.
-fn plain_json(text: &str) -> Option<(String, Vec<Value>)> {
+/// The text as strict JSON, and the value that each of its nulls represents. `None` if there is nothing to change.
+fn strict_json(text: &str) -> Option<(String, Vec<Value>)> {
     let mut out = String::with_capacity(text.len());
     let mut nulls = Vec::new();
     let mut changed = false;
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let null = number(rest);
+        let null = null_token(rest);
         let (len, plain) = if let Some((len, value)) = null {
             changed |= value != Value::Nil;
             nulls.push(value);
             (len, "null".into())
         } else if first == '"' {
-            string(rest)
+            string_token(rest)
         } else {
-            let len = numeral(rest).max(first.len_utf8());
+            let len = numeral_length(rest).max(first.len_utf8());
             (len, rest.get(..len)?.into())
         };
         changed |= matches!(plain, Cow::Owned(_));
@@ -128,8 +130,8 @@ fn plain_json(text: &str) -> Option<(String, Vec<Value>)> {
     changed.then_some((out, nulls))
 }
 
-/// A token for which `null` is written, and its length.
-fn number(text: &str) -> Option<(usize, Value)> {
+/// The length of a leading token that becomes `null`, and its value.
+fn null_token(text: &str) -> Option<(usize, Value)> {
     for (token, value) in [
         ("null", Value::Nil),
         ("NaN", Value::Float(f64::NAN)),
@@ -140,11 +142,11 @@ fn number(text: &str) -> Option<(usize, Value)> {
             return Some((token.len(), value));
         }
     }
-    // A double that overflows is an infinity for Python. An integer is not, but nothing here holds it.
+    // Python parses an overflowing double as an infinity. It parses large integers exactly, which `Value` cannot hold.
     if !text.starts_with(['-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']) {
         return None;
     }
-    let len = numeral(text);
+    let len = numeral_length(text);
     let token = text.get(..len)?;
     let mantissa = token.get(..token.find(['e', 'E']).unwrap_or(len))?;
     let number: f64 = token.parse().ok()?;
@@ -159,13 +161,13 @@ fn is_mantissa(text: &str) -> bool {
     is_digits(whole) && (whole == "0" || !whole.starts_with('0')) && fraction.is_none_or(is_digits)
 }
 
-/// How many characters of a number stand first.
-fn numeral(text: &str) -> usize {
+/// The number of leading characters that may be part of a number.
+fn numeral_length(text: &str) -> usize {
     text.find(|c: char| !matches!(c, '0'..='9' | '.' | '-' | '+' | 'e' | 'E')).unwrap_or(text.len())
 }
 
-/// A string with its quotes and its length, each lone surrogate as `?`.
-fn string(text: &str) -> (usize, Cow<'_, str>) {
+/// The length of a leading string, and the string with its quotes and `?` for each lone surrogate.
+fn string_token(text: &str) -> (usize, Cow<'_, str>) {
     let surrogate = |at: usize| {
         let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
         u16::from_str_radix(digits, 16).ok().filter(|code| (0xd800..0xe000).contains(code))
@@ -211,18 +213,18 @@ fn set_nulls(value: &mut Value, nulls: &mut impl Iterator<Item = Value>) -> Opti
     Some(())
 }
 
-/// Writes JSON as Python's `json.dumps` does. A key that is a number, a boolean or null becomes its JSON text.
+/// Formats JSON as Python's `json.dumps` does. A key that is a number, a boolean or null becomes its JSON text.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for what JSON cannot hold: bytes, extensions, keys that
-/// are lists or maps; and for nesting of 128 levels.
+/// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for values that JSON lacks: bytes, extensions, keys that are
+/// lists or maps; and for nesting of 128 levels.
 pub fn to_string(value: &Value, style: Style) -> Result<String> {
     let mut out = String::new();
     write(&mut out, value, style, 0)?;
     Ok(out)
 }
 
-/// Writes a map with keys of text, as [`to_string`] does.
+/// Formats a map with text keys, as [`to_string`] does.
 pub(crate) fn object_to_string<'a>(
     entries: impl Iterator<Item = (&'a str, &'a Value)>,
     style: Style,
@@ -270,9 +272,9 @@ fn write(out: &mut String, value: &Value, style: Style, depth: usize) -> Result<
             out.push('}');
         }
         Value::Str(text) => write_text(out, text, style),
-        Value::Bin(_) => return Err(Error::invalid_argument("JSON cannot hold bytes")),
+        Value::Bin(_) => return Err(Error::invalid_argument("JSON cannot represent bytes")),
         Value::Ext(code, _) => {
-            return Err(Error::invalid_argument("JSON cannot hold a Python object").with("code", code));
+            return Err(Error::invalid_argument("JSON cannot represent a Python object").with("code", code));
         }
         scalar => out.push_str(&scalar_text(scalar)),
     }
@@ -294,7 +296,7 @@ fn write_key(out: &mut String, key: &Value, style: Style) -> Result<()> {
     Ok(())
 }
 
-/// The JSON of what is neither text nor a container.
+/// The JSON of a scalar other than text.
 pub(crate) fn scalar_text(value: &Value) -> Cow<'static, str> {
     match value {
         Value::Bool(true) => "true".into(),
@@ -382,14 +384,14 @@ mod tests {
     }
 
     #[test]
-    fn reads_pythons_dialect_outside_of_strings_only() {
+    fn parses_pythons_dialect_outside_strings_only() {
         let text = r#"{"NaN": [NaN, null, -Infinity, Infinity, "NaN \" Infinity", 1e999, -1.5E+999, 1.5e308, 2], "NaN": null, "x\ud83d\ude00\ud800y\udc00": "\ud83d"}"#;
         let value = parse(text.as_bytes()).unwrap();
         assert_eq!(
             plain(&value),
             "{\"NaN\": [NaN, null, -Infinity, Infinity, \"NaN \\\" Infinity\", Infinity, -Infinity, 1.5e+308, 2], \"NaN\": null, \"x\u{1f600}?y?\": \"?\"}"
         );
-        assert_eq!(value.get("NaN"), Some(&Value::Nil), "the last of equal keys counts");
+        assert_eq!(value.get("NaN"), Some(&Value::Nil), "the last of duplicate keys counts");
         assert_eq!(
             parse(b"123456789012345678901234567890").unwrap(),
             Value::Float(1.234_567_890_123_456_8e29)

@@ -1,10 +1,10 @@
-//! The serializer: Rust values to and from the bytes that LangGraph's Python (`JsonPlusSerializer`) writes.
+//! The serializer: Rust values to and from the bytes of Python LangGraph's `JsonPlusSerializer`.
 //!
-//! A value travels as MessagePack with eight extension codes for Python objects (0 to 7), or as raw bytes, under a
-//! type tag. Nothing is ever constructed by name: an extension stays what it is, [`crate::python`] has typed views
-//! of the usual ones, and unknown payloads survive byte for byte.
+//! A value is MessagePack with eight extension codes for Python objects (0 to 7), or raw bytes, under a type tag.
+//! Decoding never constructs objects by name: extensions stay data, [`crate::python`] has typed views of the common ones,
+//! and unknown payloads are preserved byte for byte.
 
-/// `From` of several types for one, each by an expression.
+/// Implements `From` of several types for one, each by an expression.
 macro_rules! from {
     ($target:ident: $($type:ty => |$value:ident| $make:expr),* $(,)?) => {$(
         impl From<$type> for $target {
@@ -31,23 +31,23 @@ pub(crate) use encode::{Encoder, to_msgpack_within};
 pub use typed_bytes::{Tag, TypedBytes};
 pub use value::Value;
 
-/// How deep a value may be nested to be decoded, extension payloads included. (Python encodes at most 254 levels in
-/// one payload.)
+/// The nesting limit of decoding, including extension payloads. (Python encodes at most 254 levels in one payload.)
 pub const MAX_DEPTH: usize = 512;
 
 /// The newtype name under which [`Value`] serializes an extension as a pair of code and payload.
 pub(crate) const EXT_NAME: &str = "$checkpoint_core::Ext";
 
-/// The newtype name under which [`Value`] asks for exact tokens.
+/// The newtype name by which [`Value`] asks the decoder for the value's MessagePack.
 pub(crate) const VALUE_NAME: &str = "$checkpoint_core::Value";
 
-/// A Python class as the serde name of a Rust type tells it: `py:CODE:MODULE:NAME`, or `py:7` for a delta snapshot.
+/// A Python class, parsed from the serde name of a Rust type: `py:CODE:MODULE:NAME`, or `py:7` for a delta snapshot.
 ///
-/// A struct or newtype renamed so (`#[serde(rename = "py:5:app.models:Profile")]`) is written as that extension,
-/// and read only from an object of that class.
+/// A struct or newtype with such a name (`#[serde(rename = "py:5:app.models:Profile")]`) is encoded as that extension,
+/// and decoded from an object of that class, but of no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PythonClass<'a> {
     pub(crate) code: i8,
+    /// Module and class name.
     pub(crate) path: Option<(&'a str, &'a str)>,
 }
 
@@ -63,7 +63,7 @@ impl<'a> PythonClass<'a> {
         }
     }
 
-    /// What stands behind the contents of the payload.
+    /// The last item of the payload, after the contents: the constructor that Python calls.
     pub(crate) fn trailer(self) -> Option<&'static str> {
         match self.code {
             3 => Some("fromisoformat"),
@@ -72,7 +72,7 @@ impl<'a> PythonClass<'a> {
         }
     }
 
-    /// Whether an object of the class found may be read as this class: itself, or what other versions call it.
+    /// Whether an object of the class `found` decodes as this class: the same, or its name in other versions.
     pub(crate) fn accepts(self, found: Option<(&str, &str)>) -> bool {
         self.path == found
             || matches!(

@@ -48,15 +48,13 @@ impl<'a> Reader<'a> {
                 self.position += len;
                 Ok(bytes)
             }
-            None => Err(Error::codec("the MessagePack ends too early")
-                .with("at", self.position)
-                .with("wanted", len)),
+            None => Err(Error::codec("truncated MessagePack").with("at", self.position).with("needed", len)),
         }
     }
 
     fn fixed<const N: usize>(&mut self) -> Result<[u8; N]> {
         let bytes = self.take(N)?;
-        bytes.try_into().map_err(|_| Error::codec("the MessagePack ends too early"))
+        bytes.try_into().map_err(|_| Error::codec("truncated MessagePack"))
     }
 
     fn length(&mut self, width: u8) -> Result<usize> {
@@ -80,12 +78,11 @@ impl<'a> Reader<'a> {
         Ok(Token::Ext(code, self.take(len)?))
     }
 
-    /// A container of so many values, each of which takes a byte at least.
+    /// A container of `len` items with `values` values each. Rejects a length that the remaining bytes cannot contain:
+    /// every value has at least one byte.
     fn container(&self, len: usize, values: usize, token: fn(usize) -> Token<'a>) -> Result<Token<'a>> {
         if len.checked_mul(values).is_none_or(|values| values > self.rest().len()) {
-            return Err(Error::codec("the MessagePack ends too early")
-                .with("at", self.position)
-                .with("items", len));
+            return Err(Error::codec("truncated MessagePack").with("at", self.position).with("items", len));
         }
         Ok(token(len))
     }
@@ -99,7 +96,7 @@ impl<'a> Reader<'a> {
             0x90..=0x9f => return self.container(usize::from(marker & 0x0f), 1, Token::Array),
             0xa0..=0xbf => return self.str(usize::from(marker & 0x1f)),
             0xc0 => Token::Nil,
-            0xc1 => return Err(Error::codec("byte c1 is no MessagePack").with("at", at)),
+            0xc1 => return Err(Error::codec("byte c1 is invalid in MessagePack").with("at", at)),
             0xc2 => Token::Bool(false),
             0xc3 => Token::Bool(true),
             0xc4..=0xc6 => {
@@ -140,14 +137,14 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Steps over one value of any depth, without recursion, and returns its bytes. Text is not checked for UTF-8.
+    /// Skips one value of any depth, without recursion, and returns its bytes. Text is not checked to be UTF-8.
     pub(crate) fn skip(&mut self) -> Result<&'a [u8]> {
         let start = self.position;
         let mut open = 1_usize;
         while open > 0 {
             open -= 1;
             let width = match self.peek() {
-                // Text is the only token with a check that costs; step over it by its length.
+                // Skipped by length, which avoids the costly UTF-8 check of `token`.
                 Some(marker @ 0xa0..=0xbf) => Some((1, usize::from(marker & 0x1f))),
                 Some(marker @ 0xd9..=0xdb) => {
                     self.position += 1;
@@ -161,7 +158,7 @@ impl<'a> Reader<'a> {
                 continue;
             }
             match self.token()? {
-                // What nested containers declare together may exceed 32 bits.
+                // The sum of the declared lengths of nested containers may overflow 32 bits.
                 Token::Array(len) => open = open.saturating_add(len),
                 Token::Map(len) => open = open.saturating_add(len.saturating_mul(2)),
                 _ => {}

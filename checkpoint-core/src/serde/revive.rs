@@ -1,4 +1,4 @@
-//! The objects of the old `json` tag.
+//! Objects under the legacy `json` tag.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 use super::{MAX_DEPTH, Value, from_msgpack, to_msgpack};
 use crate::python::{AiMessage, HumanMessage, Object, RemoveMessage, SystemMessage, ToolMessage};
 
-/// Turns the objects of the old `json` tag (`lc`, `type`, `id`, …) into the extensions that are written today.
+/// Converts the objects of the legacy `json` tag (`lc`, `type`, `id`, …) to the extensions that are written today.
 ///
-/// Nothing is constructed. What is no such object, or has no counterpart, stays the map that it is.
+/// Nothing is constructed. Maps that are no such object, or have no counterpart, are unchanged.
 pub fn revive(value: Value) -> Value {
     revive_within(value, 0)
 }
@@ -31,7 +31,7 @@ fn revive_within(value: Value, depth: usize) -> Value {
     }
 }
 
-/// The extension or bytes for an object of `langchain` (`lc` 1) or LangGraph (`lc` 2).
+/// The extension or bytes of an object of LangChain (`lc` 1) or LangGraph (`lc` 2).
 fn object(map: &Value) -> Option<Value> {
     let lc = map.get("lc")?.as_i64()?;
     if map.get("type")?.as_str()? != "constructor" {
@@ -57,7 +57,7 @@ fn object(map: &Value) -> Option<Value> {
     }
 }
 
-/// How an object was made.
+/// The constructor call of an object.
 struct Call<'a> {
     module: String,
     name: &'a str,
@@ -111,7 +111,7 @@ impl Call<'_> {
         }
     }
 
-    /// Classes whose arguments are written as a list, be it of one.
+    /// Whether the class's arguments are always a list, even a single one.
     fn always_positional(&self) -> bool {
         matches!(
             (self.module.as_str(), self.name),
@@ -141,7 +141,7 @@ impl Call<'_> {
 
     fn extension(self, code: i8, contents: Value, trailing: Vec<Value>) -> Option<Value> {
         let name = match (self.module.as_str(), self.name) {
-            // Python makes the class of its platform from it, and writes that.
+            // Python constructs its platform's class, and writes that.
             ("pathlib", "Path") => "PosixPath",
             (_, name) => name,
         };
@@ -149,7 +149,7 @@ impl Call<'_> {
     }
 }
 
-/// A message or document of langchain, with all of its fields in today's order.
+/// A LangChain message or document, with all of its fields in today's order.
 fn langchain(name: &str, kwargs: &Value) -> Option<Value> {
     let fields = kwargs.as_map()?;
     let module = match name.trim_end_matches("Chunk") {

@@ -1,4 +1,4 @@
-//! Bytes under a type tag, the unit that savers move.
+//! Bytes with a type tag, the unit that savers store.
 
 use std::borrow::Cow;
 
@@ -19,10 +19,10 @@ pub type Tag = Cow<'static, str>;
 /// |---|---|
 /// | `msgpack` | MessagePack with LangGraph's extensions |
 /// | `null` | none |
-/// | `bytes`, `bytearray` | as they are |
-/// | `json` | text of old writers; read, never written |
+/// | `bytes`, `bytearray` | raw |
+/// | `json` | text of old writers; decoded, never encoded |
 /// | `empty` | none; old Postgres rows for "no value" |
-/// | `pickle` | refused |
+/// | `pickle` | rejected |
 /// | `TAG+CIPHER` | ciphertext of one of the above |
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TypedBytes {
@@ -33,12 +33,12 @@ pub struct TypedBytes {
 }
 
 impl TypedBytes {
-    /// Bytes under a tag.
+    /// Creates bytes with a tag.
     pub fn new(tag: impl Into<Tag>, data: impl Into<Bytes>) -> Self {
         Self { tag: intern(tag.into()), data: data.into() }
     }
 
-    /// MessagePack bytes.
+    /// Creates bytes with the tag `msgpack`.
     pub fn msgpack(data: impl Into<Bytes>) -> Self {
         Self { tag: Cow::Borrowed("msgpack"), data: data.into() }
     }
@@ -48,10 +48,10 @@ impl TypedBytes {
         self.tag.contains('+')
     }
 
-    /// The value as MessagePack, whatever its tag; MessagePack itself is not copied, and cut behind its first value.
+    /// The value as MessagePack, whatever its tag. MessagePack is not copied, but truncated after its first value.
     ///
     /// # Errors
-    /// [`Codec`](crate::ErrorKind::Codec) for damaged bytes, `pickle` and unknown tags,
+    /// [`Codec`](crate::ErrorKind::Codec) for malformed bytes, `pickle` and unknown tags,
     /// [`Crypto`](crate::ErrorKind::Crypto) for ciphertext.
     pub fn to_msgpack(&self) -> Result<Bytes> {
         let mut encoder = Encoder::new();
@@ -80,7 +80,8 @@ impl TypedBytes {
     /// Decodes into a Rust type; see [`super::from_msgpack`].
     ///
     /// # Errors
-    /// As [`to_msgpack`](Self::to_msgpack), and [`Codec`](crate::ErrorKind::Codec) for what does not fit the type.
+    /// Those of [`to_msgpack`](Self::to_msgpack), and [`Codec`](crate::ErrorKind::Codec) for a value that does not fit
+    /// the type.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
         super::from_msgpack(&self.readable()?)
     }
@@ -88,22 +89,22 @@ impl TypedBytes {
     /// Decodes into a dynamic value.
     ///
     /// # Errors
-    /// As [`to_msgpack`](Self::to_msgpack).
+    /// Those of [`to_msgpack`](Self::to_msgpack).
     pub fn to_value(&self) -> Result<Value> {
         Value::from_msgpack(&self.readable()?)
     }
 
-    /// The value as MessagePack for a decoder, which finds its end: as [`to_msgpack`](Self::to_msgpack), without the
-    /// walk over all that is in it to cut off what may follow.
+    /// The value as MessagePack for a decoder: like [`to_msgpack`](Self::to_msgpack), but without the scan for the end
+    /// of the first value, so further bytes may follow it.
     ///
     /// # Errors
-    /// As [`to_msgpack`](Self::to_msgpack), but for damage in MessagePack, which is left to the decoder.
+    /// Those of [`to_msgpack`](Self::to_msgpack), except for malformed MessagePack, which the decoder detects.
     pub fn readable(&self) -> Result<Bytes> {
         if self.tag == "msgpack" { Ok(self.data.clone()) } else { self.to_msgpack() }
     }
 }
 
-/// Tags that everybody uses need no allocation.
+/// Avoids an allocation for common tags.
 fn intern(tag: Tag) -> Tag {
     const KNOWN: [&str; 9] =
         ["msgpack", "null", "bytes", "bytearray", "json", "empty", "msgpack+aes", "null+aes", "bytes+aes"];
@@ -122,16 +123,17 @@ impl ChannelValue {
     /// ```
     ///
     /// # Errors
-    /// As [`to_msgpack`](super::to_msgpack), with two levels of nesting less: Python encodes a whole checkpoint at once.
+    /// Those of [`to_msgpack`](super::to_msgpack), with a nesting limit two levels lower: Python encodes the value as part
+    /// of a checkpoint.
     pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
-        // A checkpoint holds it in a map of channels, in a map.
+        // In a checkpoint the value is nested in two maps.
         Self::from_msgpack(to_msgpack_within(value, 2)?.into())
     }
 
     /// Decodes into a Rust type; see [`super::from_msgpack`].
     ///
     /// # Errors
-    /// As [`TypedBytes::decode`].
+    /// Those of [`TypedBytes::decode`].
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
         match self {
             Self::Blob(blob) => blob.decode(),
@@ -142,7 +144,7 @@ impl ChannelValue {
     /// Decodes into a dynamic value.
     ///
     /// # Errors
-    /// As [`TypedBytes::to_value`].
+    /// Those of [`TypedBytes::to_value`].
     pub fn to_value(&self) -> Result<Value> {
         Ok(match self {
             Self::Null => Value::Nil,
@@ -154,13 +156,13 @@ impl ChannelValue {
         })
     }
 
-    /// Takes one MessagePack value, exactly. Scalars are decoded, anything else is kept as it is; bytes get the tag
-    /// that Python gives them at the top.
+    /// Converts exactly one MessagePack value. Scalars are decoded, other values are not; bytes get the tag that Python
+    /// gives them at the top level.
     ///
     /// # Errors
-    /// [`Codec`](crate::ErrorKind::Codec) for bytes that do not begin with a whole value.
+    /// [`Codec`](crate::ErrorKind::Codec) for bytes that do not begin with a complete value.
     pub fn from_msgpack(msgpack: Bytes) -> Result<Self> {
-        // Containers and extensions are not looked into.
+        // Containers and extensions are not decoded.
         if let Some(0x80..=0x9f | 0xc7..=0xc9 | 0xd4..=0xd8 | 0xdc..=0xdf) = msgpack.first() {
             return Ok(Self::Blob(TypedBytes::msgpack(msgpack)));
         }
@@ -176,10 +178,10 @@ impl ChannelValue {
         })
     }
 
-    /// Gives a stored value its one form: what a scalar can hold becomes a scalar.
+    /// Converts a stored value to its canonical form: scalars are decoded.
     ///
     /// # Errors
-    /// [`Codec`](crate::ErrorKind::Codec) for MessagePack that does not begin with a whole value.
+    /// [`Codec`](crate::ErrorKind::Codec) for MessagePack that does not begin with a complete value.
     pub fn from_typed(typed: TypedBytes) -> Result<Self> {
         match &*typed.tag {
             "null" | "empty" => Ok(Self::Null),
@@ -200,10 +202,10 @@ impl ChannelValue {
         }
     }
 
-    /// The value as one whole MessagePack value, to be put into a larger one.
+    /// The value as exactly one MessagePack value, which can be embedded in a larger one.
     ///
     /// # Errors
-    /// As [`TypedBytes::to_msgpack`].
+    /// Those of [`TypedBytes::to_msgpack`].
     pub fn to_msgpack(&self) -> Result<Bytes> {
         if let Some(blob) = self.as_blob() {
             return blob.to_msgpack();
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_a_channel_leaves_a_checkpoint_that_python_can_encode_again() {
+    fn the_deepest_channel_value_fits_pythons_limit_in_a_checkpoint() {
         assert!(to_msgpack(&nested(254)).is_ok() && to_msgpack(&nested(255)).is_err());
         assert_eq!(ChannelValue::encode(&nested(253)).unwrap_err().kind(), ErrorKind::Codec);
         let deepest = ChannelValue::encode(&nested(252)).unwrap();

@@ -1,4 +1,4 @@
-//! The dynamic value: MessagePack with LangGraph's extension types, as it is on disk.
+//! The dynamic value: MessagePack with LangGraph's extension types.
 
 use bytes::Bytes;
 use serde::de::{Deserialize, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor};
@@ -7,13 +7,12 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use super::{EXT_NAME, decode, encode};
 use crate::Result;
 
-/// Any value that a channel can hold, for callers that look inside without a Rust type for it.
+/// Any value of a channel, for callers without a Rust type for it.
 ///
-/// It is shaped like MessagePack, not like JSON: integers of 64 bits, bytes, keys of any kind, and extensions whose
-/// payload is kept byte for byte. [`crate::python`] has typed views of the extensions.
+/// Its data model is MessagePack's, not JSON's: 64-bit integers, bytes, keys of any type, and extensions whose payload is
+/// preserved byte for byte. [`crate::python`] has typed views of the extensions.
 ///
-/// An unsigned integer is [`Value::UInt`] only where it does not fit [`Value::Int`]; the `From` conversions keep to
-/// that.
+/// An unsigned integer is [`Value::UInt`] only if it does not fit [`Value::Int`]; the `From` conversions ensure that.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Value {
     /// `None`.
@@ -21,7 +20,7 @@ pub enum Value {
     Nil,
     /// A boolean.
     Bool(bool),
-    /// An integer that fits 64 bits with sign.
+    /// An integer that fits a signed 64-bit integer.
     Int(i64),
     /// An integer from 2^63 on.
     UInt(u64),
@@ -33,14 +32,14 @@ pub enum Value {
     Bin(Bytes),
     /// A list; Python's tuples become lists too.
     Array(Vec<Self>),
-    /// A map in its order; of equal keys the last one counts.
+    /// A map in its order; of duplicate keys the last one counts.
     Map(Vec<(Self, Self)>),
     /// An extension: a Python object as `code` and payload.
     Ext(i8, Bytes),
 }
 
 impl Value {
-    /// Decodes MessagePack. Bytes after the first value are ignored, as Python does.
+    /// Decodes MessagePack. Bytes after the first value are ignored, as in Python.
     ///
     /// # Errors
     /// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for truncated or malformed bytes, and for nesting beyond
@@ -49,7 +48,7 @@ impl Value {
         decode::value(&mut decode::Reader::new(bytes), 0)
     }
 
-    /// Encodes as Python does: minimal widths, doubles, order kept.
+    /// Encodes as Python does: minimal widths, doubles, order preserved.
     ///
     /// # Errors
     /// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for nesting that Python could not encode, for a key that is a
@@ -163,8 +162,8 @@ impl Serialize for Raw<'_> {
     }
 }
 
-/// From this crate's decoder the value comes exact. Where serde buffers first (`flatten`, untagged and internally
-/// tagged enums) and from other formats, it comes as what the format shows: extensions become their contents.
+/// Lossless with this crate's decoder. If serde buffers the value (`flatten`, untagged and internally tagged enums), and
+/// with other formats, extensions become their contents.
 impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_newtype_struct(super::VALUE_NAME, ValueVisitor)
@@ -226,14 +225,14 @@ impl<'de> Visitor<'de> for ValueVisitor {
         }
         Ok(Value::Map(out))
     }
-    /// The decoder of this crate hands the value over as an enum, which no other format does unasked.
+    /// This crate's decoder passes the value as an enum, which no other format does.
     fn visit_enum<A: EnumAccess<'de>>(self, exact: A) -> Result<Value, A::Error> {
         let ((), msgpack) = exact.variant()?;
         Ok(msgpack.newtype_variant::<Exact>()?.0)
     }
 }
 
-/// A value read from MessagePack given as bytes.
+/// A value decoded from MessagePack that is passed as bytes.
 struct Exact(Value);
 
 impl<'de> Deserialize<'de> for Exact {
@@ -258,7 +257,7 @@ mod tests {
     use crate::serde::{from_msgpack, to_msgpack};
 
     #[test]
-    fn is_exact_as_a_field_and_cannot_be_spoofed() {
+    fn is_lossless_as_a_field_and_cannot_be_spoofed() {
         let ext = Value::Ext(42, Bytes::from_static(b"\xc1 no MessagePack"));
         let fake =
             Value::Map(vec![(EXT_NAME.into(), Value::Array(vec![7_i64.into(), Value::Bin(Bytes::new())]))]);

@@ -1,4 +1,4 @@
-//! The calls that users make on a store.
+//! Convenience calls on every store.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use super::{
 };
 use crate::{Error, ErrorKind, Result, Str};
 
-/// Conveniences on every store. Do not implement it yourself.
+/// Convenience calls on every store. Do not implement it yourself.
 ///
-/// Each call is made ready by its methods, and runs when it is awaited. Its errors are those of [`BaseStore::batch`].
+/// Each call returns a builder that runs when it is awaited. Its errors are those of [`BaseStore::batch`].
 pub trait StoreExt: BaseStore {
     /// Reads an item.
     fn get(&self, namespace: impl Into<Namespace>, key: impl Into<Str>) -> Get<'_, Self> {
         Get { store: self, op: GetOp::new(namespace, key) }
     }
 
-    /// Stores an item: anything that is an object in JSON. What was under its key is replaced.
+    /// Stores an item, or replaces it. The value must serialize to a JSON object.
     fn put(
         &self,
         namespace: impl Into<Namespace>,
@@ -32,12 +32,12 @@ pub trait StoreExt: BaseStore {
         Put { store: self, op }
     }
 
-    /// Deletes an item, if it is there.
+    /// Deletes an item. Deleting an absent item is a no-op.
     fn delete(&self, namespace: impl Into<Namespace>, key: impl Into<Str>) -> Delete<'_, Self> {
         Delete { store: self, op: PutOp::delete(namespace, key) }
     }
 
-    /// Finds items in a namespace and all below it.
+    /// Finds items in a namespace and its descendants.
     fn search(&self, namespace_prefix: impl Into<Namespace>) -> Search<'_, Self> {
         Search { store: self, op: SearchOp::new(namespace_prefix) }
     }
@@ -61,11 +61,11 @@ async fn run<S: BaseStore + ?Sized>(store: &S, op: Op) -> Result<OpResult> {
 
 /// The error of a store that breaks the contract of [`BaseStore::batch`].
 fn mismatch<S: BaseStore + ?Sized>(store: &S) -> Error {
-    Error::new(ErrorKind::Backend, "the store answered with another result than the operation has")
+    Error::new(ErrorKind::Backend, "the store returned a result of another kind than the operation's")
         .at(store.backend(), "batch")
 }
 
-/// A read of one item, made by [`StoreExt::get`].
+/// A read of one item, built by [`StoreExt::get`].
 #[derive(Debug)]
 #[must_use = "it does nothing until it is awaited"]
 pub struct Get<'a, S: ?Sized> {
@@ -74,7 +74,7 @@ pub struct Get<'a, S: ?Sized> {
 }
 
 impl<S: ?Sized> Get<'_, S> {
-    /// Says whether the item's time to live begins anew; as the store's configuration says, unless set.
+    /// Sets whether the read refreshes the item's TTL; the store's configuration decides unless set.
     pub fn refresh_ttl(mut self, refresh: bool) -> Self {
         self.op.refresh_ttl = Some(refresh);
         self
@@ -95,7 +95,7 @@ impl<'a, S: BaseStore + ?Sized> IntoFuture for Get<'a, S> {
     }
 }
 
-/// A write of one item, made by [`StoreExt::put`].
+/// A write of one item, built by [`StoreExt::put`].
 #[derive(Debug)]
 #[must_use = "it does nothing until it is awaited"]
 pub struct Put<'a, S: ?Sized> {
@@ -111,24 +111,24 @@ impl<S: ?Sized> Put<'_, S> {
         self
     }
 
-    /// Names the paths of the texts by which queries find the item, in the place of the store's own (see
+    /// Sets the paths of the texts that are indexed for semantic search, instead of the store's (see
     /// [`IndexConfig::fields`](super::IndexConfig::fields)).
     pub fn index<P: Into<Str>>(self, fields: impl IntoIterator<Item = P>) -> Self {
         let fields = fields.into_iter().map(Into::into).collect();
         self.with(|op| op.index = ItemIndex::Fields(fields))
     }
 
-    /// Has no query find the item.
+    /// Excludes the item from semantic search.
     pub fn no_index(self) -> Self {
         self.with(|op| op.index = ItemIndex::Off)
     }
 
-    /// Sets how long the item lives, in the place of the store's default.
+    /// Sets the item's TTL, instead of the store's default.
     pub fn ttl(self, ttl: Duration) -> Self {
         self.with(|op| op.ttl = ttl.into())
     }
 
-    /// Lets the item live for ever, whatever the store's default is.
+    /// Disables expiry of the item, whatever the store's default.
     pub fn no_ttl(self) -> Self {
         self.with(|op| op.ttl = Ttl::Never)
     }
@@ -146,7 +146,7 @@ impl<'a, S: BaseStore + ?Sized> IntoFuture for Put<'a, S> {
     }
 }
 
-/// A deletion of one item, made by [`StoreExt::delete`].
+/// A deletion of one item, built by [`StoreExt::delete`].
 #[derive(Debug)]
 #[must_use = "it does nothing until it is awaited"]
 pub struct Delete<'a, S: ?Sized> {
@@ -163,7 +163,7 @@ impl<'a, S: BaseStore + ?Sized> IntoFuture for Delete<'a, S> {
     }
 }
 
-/// A search, made by [`StoreExt::search`]. It finds at most ten items unless it says otherwise.
+/// A search, built by [`StoreExt::search`]. It finds at most ten items unless [`limit`](Self::limit) is set.
 #[derive(Debug)]
 #[must_use = "it does nothing until it is awaited"]
 pub struct Search<'a, S: ?Sized> {
@@ -172,31 +172,31 @@ pub struct Search<'a, S: ?Sized> {
 }
 
 impl<S: ?Sized> Search<'_, S> {
-    /// Says what the items' values must be like.
+    /// Sets conditions on the items' values.
     pub fn filter(mut self, filter: ItemFilter) -> Self {
         self.op.filter = filter;
         self
     }
 
-    /// Says what the items should be near to in meaning; the nearest come first.
+    /// Sets the query of a semantic search; the best matches come first.
     pub fn query(mut self, query: impl Into<Str>) -> Self {
         self.op.query = Some(query.into());
         self
     }
 
-    /// Sets how many items are found at most.
+    /// Sets the maximum number of items.
     pub fn limit(mut self, limit: usize) -> Self {
         self.op.limit = limit;
         self
     }
 
-    /// Leaves out so many of the first.
+    /// Skips this many of the first.
     pub fn offset(mut self, offset: usize) -> Self {
         self.op.offset = offset;
         self
     }
 
-    /// Says whether the times to live of what is found begin anew; as the store's configuration says, unless set.
+    /// Sets whether the search refreshes the TTL of the items found; the store's configuration decides unless set.
     pub fn refresh_ttl(mut self, refresh: bool) -> Self {
         self.op.refresh_ttl = Some(refresh);
         self
@@ -217,7 +217,8 @@ impl<'a, S: BaseStore + ?Sized> IntoFuture for Search<'a, S> {
     }
 }
 
-/// A listing of namespaces, made by [`StoreExt::list_namespaces`]. It has at most a hundred unless it says otherwise.
+/// A list of namespaces, built by [`StoreExt::list_namespaces`]. It has at most a hundred unless
+/// [`limit`](Self::limit) is set.
 #[derive(Debug)]
 #[must_use = "it does nothing until it is awaited"]
 pub struct ListNamespaces<'a, S: ?Sized> {
@@ -226,31 +227,31 @@ pub struct ListNamespaces<'a, S: ?Sized> {
 }
 
 impl<S: ?Sized> ListNamespaces<'_, S> {
-    /// Lists those that begin with these labels, of which `*` stands for any one.
+    /// Lists those that begin with these labels; `*` matches any one label.
     pub fn prefix(mut self, pattern: impl Into<Namespace>) -> Self {
         self.op.match_conditions.push(MatchCondition::Prefix(pattern.into()));
         self
     }
 
-    /// Lists those that end with these labels, of which `*` stands for any one.
+    /// Lists those that end with these labels; `*` matches any one label.
     pub fn suffix(mut self, pattern: impl Into<Namespace>) -> Self {
         self.op.match_conditions.push(MatchCondition::Suffix(pattern.into()));
         self
     }
 
-    /// Cuts namespaces to so many labels, and lists each once that is left.
+    /// Truncates namespaces to this many labels, and removes duplicates.
     pub fn max_depth(mut self, max_depth: usize) -> Self {
         self.op.max_depth = Some(max_depth);
         self
     }
 
-    /// Sets how many are listed at most.
+    /// Sets the maximum number of namespaces.
     pub fn limit(mut self, limit: usize) -> Self {
         self.op.limit = limit;
         self
     }
 
-    /// Leaves out so many of the first.
+    /// Skips this many of the first.
     pub fn offset(mut self, offset: usize) -> Self {
         self.op.offset = offset;
         self

@@ -6,26 +6,26 @@ use crate::filter::{Number, lookup};
 use crate::serde::Value;
 use crate::{Error, Result, Str};
 
-/// Conditions may be nested so deep.
+/// How deeply conditions may be nested.
 const MAX_DEPTH: usize = 32;
 
-/// What the name of an operator begins with.
-const OPERATOR: char = '$';
+/// The prefix of an operator's name.
+const OPERATOR_PREFIX: char = '$';
 
 /// How a value is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Comparison {
-    /// `$eq`: it is the same JSON. Numbers compare by value (`1` is `1.0`), objects without regard to order.
+    /// `$eq`: equal JSON. Numbers compare by value (`1` equals `1.0`), objects regardless of the order of keys.
     Eq,
-    /// `$ne`: it is there, and not the same JSON.
+    /// `$ne`: exists and is not equal.
     Ne,
-    /// `$gt`: it is greater. Numbers compare with numbers, texts with texts by code point; nothing else compares.
+    /// `$gt`: greater. Numbers compare with numbers, texts with texts by code point; other types never match.
     Gt,
-    /// `$gte`: it is greater or the same, compared as by [`Gt`](Self::Gt).
+    /// `$gte`: greater or equal, compared as by [`Gt`](Self::Gt).
     Gte,
-    /// `$lt`: it is less, compared as by [`Gt`](Self::Gt).
+    /// `$lt`: less, compared as by [`Gt`](Self::Gt).
     Lt,
-    /// `$lte`: it is less or the same, compared as by [`Gt`](Self::Gt).
+    /// `$lte`: less or equal, compared as by [`Gt`](Self::Gt).
     Lte,
 }
 
@@ -43,18 +43,16 @@ impl Comparison {
     fn named(name: &str) -> Result<Self> {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, comparison)| *comparison).ok_or_else(
             || {
-                Error::invalid_argument(
-                    "a filter knows $eq, $ne, $gt, $gte, $lt and $lte, and no other operator",
-                )
-                .with("operator", name)
+                Error::invalid_argument("unknown filter operator; use $eq, $ne, $gt, $gte, $lt or $lte")
+                    .with("operator", name)
             },
         )
     }
 
     fn holds(self, found: &Value, wanted: &Value) -> bool {
         match self {
-            Self::Eq => same(found, wanted),
-            Self::Ne => !same(found, wanted),
+            Self::Eq => equal(found, wanted),
+            Self::Ne => !equal(found, wanted),
             Self::Gt => order(found, wanted).is_some_and(Ordering::is_gt),
             Self::Gte => order(found, wanted).is_some_and(Ordering::is_ge),
             Self::Lt => order(found, wanted).is_some_and(Ordering::is_lt),
@@ -63,17 +61,17 @@ impl Comparison {
     }
 }
 
-/// A condition on one part of an item's value. A part that is not there meets no condition.
+/// A condition on one part of an item's value. A missing part meets no condition.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Condition {
-    /// It compares so with a value.
+    /// The comparison with a value holds.
     Compare(Comparison, Value),
-    /// It is an object, and has these entries that meet their conditions. It may have more.
+    /// It is an object whose entries of these keys exist and meet their conditions. Other entries are ignored.
     Entries(Vec<(Str, Self)>),
-    /// It is a list of as many items, each of which meets its condition.
+    /// It is a list of this length, and each item meets the condition at its index.
     Items(Vec<Self>),
-    /// It meets all of them.
+    /// It meets all of these.
     All(Vec<Self>),
 }
 
@@ -99,7 +97,7 @@ impl Condition {
         }
     }
 
-    /// What a filter in JSON says of one part: an operator or several, entries, items, or a plain value.
+    /// Parses the condition on one part in a JSON filter: operators, entries, items, or a plain value.
     fn from_value(value: Value) -> Result<Self> {
         match value {
             Value::Map(entries) if entries.iter().any(|(key, _)| is_operator(key)) => {
@@ -131,7 +129,7 @@ impl Condition {
                 check_json(wanted, depth)
             }
             Self::Compare(..) => {
-                Err(Error::invalid_argument("$gt, $gte, $lt and $lte compare with a number or a text"))
+                Err(Error::invalid_argument("$gt, $gte, $lt and $lte need a number or a text"))
             }
             Self::Entries(entries) => entries.iter().try_for_each(|(key, condition)| {
                 check_text(key)?;
@@ -144,10 +142,10 @@ impl Condition {
     }
 }
 
-/// Conditions on the values of items, all of which must hold. An empty filter chooses every item.
+/// Conditions on the values of items, all of which must hold. An empty filter matches every item.
 ///
-/// A key is one of the value's own: a dot in it is no path. An item that does not have the key meets no condition on
-/// it, not even [`ne`](Self::ne) and `null`.
+/// A key is a top-level key of the value: dots in it are not interpreted as a path. A missing key meets no condition, not
+/// even [`ne`](Self::ne) and `null`.
 ///
 /// ```
 /// use checkpoint_core::store::ItemFilter;
@@ -166,18 +164,18 @@ impl ItemFilter {
         Self::default()
     }
 
-    /// Reads a filter as LangGraph's Python writes it: an object of keys, each with a value, or with operators
-    /// (`{"score": {"$gt": 3}}`). An object without operators is a condition on its entries, a list one on its items.
+    /// Parses a filter in the form of Python LangGraph: an object of keys, each with a value or with operators
+    /// (`{"score": {"$gt": 3}}`). An object without operators is a condition on its entries, a list on its items.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for what is no object, for an unknown operator, for
-    /// operators beside keys, and for `$gt` and its like with what is neither number nor text.
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a filter that is no object, an unknown operator,
+    /// operators mixed with keys, and an ordering operator (such as `$gt`) with neither number nor text.
     pub fn from_json(filter: &serde_json::Value) -> Result<Self> {
         let filter: Value = serde::Deserialize::deserialize(filter).map_err(|error: serde_json::Error| {
-            Error::invalid_argument("the filter is no JSON").with_source(error)
+            Error::invalid_argument("the filter is not valid JSON").with_source(error)
         })?;
         let Value::Map(entries) = filter else {
-            return Err(Error::invalid_argument("a filter is an object of keys and conditions"));
+            return Err(Error::invalid_argument("a filter must be an object of keys and conditions"));
         };
         let conditions = entries
             .into_iter()
@@ -188,13 +186,13 @@ impl ItemFilter {
         Ok(filter)
     }
 
-    /// Adds the condition that the entry `key` is this value.
+    /// Adds the condition that the entry `key` equals this value.
     #[must_use]
     pub fn eq(self, key: impl Into<Str>, value: impl Into<Value>) -> Self {
         self.and(key, Condition::Compare(Comparison::Eq, value.into()))
     }
 
-    /// Adds the condition that the entry `key` is there, and is not this value.
+    /// Adds the condition that the entry `key` exists and does not equal this value.
     #[must_use]
     pub fn ne(self, key: impl Into<Str>, value: impl Into<Value>) -> Self {
         self.and(key, Condition::Compare(Comparison::Ne, value.into()))
@@ -249,7 +247,7 @@ impl ItemFilter {
             .all(|(key, condition)| entry(entries, key).is_some_and(|value| condition.matches(value)))
     }
 
-    /// Refuses what no store can compare with: values that JSON does not have, and nesting of 32 levels.
+    /// Rejects values that JSON lacks, and nesting deeper than 32 levels.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) that says what is wrong.
@@ -262,11 +260,11 @@ impl ItemFilter {
 }
 
 fn is_operator(key: &Value) -> bool {
-    key.as_str().is_some_and(|key| key.starts_with(OPERATOR))
+    key.as_str().is_some_and(|key| key.starts_with(OPERATOR_PREFIX))
 }
 
 fn text(key: &Value) -> Result<&str> {
-    key.as_str().ok_or_else(|| Error::invalid_argument("a key of a filter is text"))
+    key.as_str().ok_or_else(|| Error::invalid_argument("the keys of a filter must be text"))
 }
 
 fn entry<'a>(entries: &'a [(Value, Value)], key: &str) -> Option<&'a Value> {
@@ -275,7 +273,7 @@ fn entry<'a>(entries: &'a [(Value, Value)], key: &str) -> Option<&'a Value> {
 
 fn check_text(text: &str) -> Result<()> {
     if text.contains('\0') {
-        return Err(Error::invalid_argument("a text in a filter has no U+0000 in it"));
+        return Err(Error::invalid_argument("a text in a filter must not contain U+0000"));
     }
     Ok(())
 }
@@ -286,7 +284,7 @@ fn check_json(value: &Value, depth: usize) -> Result<()> {
     }
     match value {
         Value::Float(number) if !number.is_finite() => {
-            Err(Error::invalid_argument("a number in a filter is finite"))
+            Err(Error::invalid_argument("a number in a filter must be finite"))
         }
         Value::Str(text) => check_text(text),
         Value::Array(items) => items.iter().try_for_each(|item| check_json(item, depth + 1)),
@@ -294,19 +292,19 @@ fn check_json(value: &Value, depth: usize) -> Result<()> {
             check_text(text(key)?)?;
             check_json(value, depth + 1)
         }),
-        Value::Bin(_) | Value::Ext(..) => {
-            Err(Error::invalid_argument("a filter compares with JSON: not with bytes or Python objects"))
-        }
+        Value::Bin(_) | Value::Ext(..) => Err(Error::invalid_argument(
+            "a filter compares with JSON values, not with bytes or Python objects",
+        )),
         _ => Ok(()),
     }
 }
 
-/// Whether two values are the same JSON.
-fn same(a: &Value, b: &Value) -> bool {
+/// Whether two values are equal JSON.
+fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b)),
         (Value::Map(a), Value::Map(b)) => {
-            a.len() == b.len() && b.iter().all(|(key, b)| lookup(a, key).is_some_and(|a| same(a, b)))
+            a.len() == b.len() && b.iter().all(|(key, b)| lookup(a, key).is_some_and(|a| equal(a, b)))
         }
         (Value::Bool(a), Value::Bool(b)) => a == b,
         (Value::Bool(_), _) | (_, Value::Bool(_)) => false,
@@ -376,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_no_store_can_compare() {
+    fn rejects_invalid_filters() {
         for wrong in [
             json!({"n": {"$in": [1]}}),
             json!({"n": {"$gt": true}}),

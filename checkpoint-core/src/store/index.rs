@@ -1,4 +1,4 @@
-//! What makes a store search by meaning.
+//! Semantic search: embeddings, and which texts to embed.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -15,22 +15,22 @@ use crate::{Error, ErrorKind, Result, Str};
 /// The path of the whole value.
 const WHOLE: &str = "$";
 
-/// Turns texts into vectors whose nearness is nearness of meaning. The names are LangChain's.
+/// Converts texts to vectors; similar meanings have near vectors. The names are LangChain's.
 #[async_trait]
 pub trait Embeddings: fmt::Debug + Send + Sync + 'static {
-    /// Makes one vector of each text, in their order.
+    /// Returns one vector for each text, in their order.
     ///
     /// # Errors
-    /// Whatever keeps it from doing so; the store's call fails with it, and stores nothing.
+    /// Any error; the store's call fails with it, and stores nothing.
     ///
     /// # Cancellation
     /// May be dropped at any time.
     async fn embed_documents(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>>;
 
-    /// Makes the vector of a query. Models that treat queries as they treat documents need not implement it.
+    /// Returns the vector of a query. Override it for models that embed queries differently from documents.
     ///
     /// # Errors
-    /// As [`embed_documents`](Self::embed_documents).
+    /// Those of [`embed_documents`](Self::embed_documents).
     ///
     /// # Cancellation
     /// May be dropped at any time.
@@ -62,30 +62,29 @@ forward!(Arc);
 forward!(Box);
 
 fn wrong_count() -> Error {
-    Error::new(ErrorKind::Backend, "the embeddings returned another number of vectors than there were texts")
+    Error::new(ErrorKind::Backend, "the embeddings returned a different number of vectors than texts")
 }
 
-/// How the nearness of two vectors is measured. Every score is the higher the nearer.
+/// How the distance of two vectors is measured. Nearer vectors have a higher score.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Distance {
-    /// By the angle between them: the score is its cosine, from -1 to 1.
+    /// The angle between them; the score is its cosine, from -1 to 1.
     #[default]
     Cosine,
-    /// By the straight line between their ends: the score is minus its length.
+    /// The Euclidean distance; the score is the negated distance.
     L2,
-    /// By the inner product, which is the score.
+    /// The inner product, which is the score.
     InnerProduct,
 }
 
 impl Distance {
-    /// The score of two vectors of the same length, exact but for rounding. A vector of zeros has no angle: its cosine
-    /// is NaN.
+    /// The score of two vectors of the same length. The cosine of a vector of zeros is NaN.
     pub fn score(self, a: &[f32], b: &[f32]) -> f64 {
         match self {
-            // Rounding may put it a little beyond its range.
+            // Rounding may exceed the range slightly.
             Self::Cosine => (dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()).clamp(-1.0, 1.0),
-            // Not negated: there is no minus zero among the scores.
+            // Subtracted rather than negated, to avoid a score of minus zero.
             Self::L2 => 0.0 - sum(a, b, |a, b| (a - b) * (a - b)).sqrt(),
             Self::InnerProduct => dot(a, b),
         }
@@ -96,7 +95,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     sum(a, b, |a, b| a * b)
 }
 
-/// Sums over pairs of numbers, in lanes that a processor adds side by side.
+/// Sums over pairs of numbers, in lanes that the compiler can vectorize.
 fn sum(a: &[f32], b: &[f32], term: impl Fn(f64, f64) -> f64) -> f64 {
     const LANES: usize = 8;
     let mut sums = [0.0; LANES];
@@ -111,16 +110,16 @@ fn sum(a: &[f32], b: &[f32], term: impl Fn(f64, f64) -> f64) -> f64 {
     sums.into_iter().chain(rest).sum()
 }
 
-/// Which parts of an item are found by queries.
+/// Which texts of an item are indexed for semantic search.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ItemIndex {
-    /// Those that the store's [`IndexConfig`] names.
+    /// The fields of the store's [`IndexConfig`].
     #[default]
     Default,
-    /// None: queries do not find the item.
+    /// None: the item is excluded from semantic search.
     Off,
-    /// Those at these paths, which are written as in [`IndexConfig::fields`].
+    /// The texts at these paths, in the syntax of [`IndexConfig::fields`].
     Fields(Vec<Str>),
 }
 
@@ -135,43 +134,43 @@ impl ItemIndex {
 
 fn check_path(path: &str) -> Result<()> {
     if path.contains('\0') {
-        return Err(Error::invalid_argument("a path of the index has no U+0000 in it"));
+        return Err(Error::invalid_argument("an index path must not contain U+0000"));
     }
     Ok(())
 }
 
-/// One text of an item, to be found by queries.
+/// A text of an item to embed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Text {
-    /// What its vector is called among the item's: the path, and `.0`, `.1` and so on where the path has several.
+    /// The name of its vector: the path, with the suffix `.0`, `.1` and so on if the path matches several texts.
     pub field_name: String,
     /// The text.
     pub text: String,
 }
 
-/// What a store needs to search by meaning: embeddings, the length of their vectors, and which texts to embed.
+/// The configuration of semantic search: embeddings, the length of their vectors, and which texts to embed.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct IndexConfig {
-    /// How long the vectors are.
+    /// The length of the vectors.
     pub dims: usize,
-    /// What makes them.
+    /// The embeddings.
     pub embeddings: Arc<dyn Embeddings>,
-    /// The paths of the texts.
+    /// The paths of the texts to embed.
     pub fields: Vec<Str>,
-    /// How near two vectors are.
+    /// The distance of two vectors.
     pub distance: Distance,
 }
 
 impl IndexConfig {
-    /// The most dimensions that are taken: as many as PostgreSQL's `vector` can have.
+    /// The maximum number of dimensions: that of pgvector's `vector`.
     pub const MOST_DIMS: usize = 16_000;
 
-    /// How many queries of one batch are embedded at the same time.
-    const QUERIES_AT_ONCE: usize = 8;
+    /// How many queries of one batch are embedded concurrently.
+    const CONCURRENT_QUERIES: usize = 8;
 
-    /// Embeds the whole value of each item as JSON text, and measures by [`Distance::Cosine`].
+    /// Embeds the whole value of each item as JSON text, with [`Distance::Cosine`].
     pub fn new(dims: usize, embeddings: impl Embeddings) -> Self {
         Self {
             dims,
@@ -181,55 +180,56 @@ impl IndexConfig {
         }
     }
 
-    /// Names the paths of the texts to embed, in the place of the whole value.
+    /// Sets the paths of the texts to embed, instead of the whole value. The syntax is LangGraph's:
     ///
-    /// | path | what it stands for |
+    /// | path | meaning |
     /// |---|---|
     /// | `text` | the entry of that key |
-    /// | `meta.title` | the entry of an entry |
-    /// | `tags[0]`, `tags[-1]` | the first item of a list, the last one |
-    /// | `tags[*]`, `parts[*].text` | every item, each as a text of its own |
+    /// | `meta.title` | an entry of an entry |
+    /// | `tags[0]`, `tags[-1]` | the first or the last item of a list |
+    /// | `tags[*]`, `parts[*].text` | every item, each as a separate text |
     /// | `meta.*` | every entry or item |
-    /// | `{title,meta.author}` | several entries, each as a text of its own |
+    /// | `{title,meta.author}` | several entries, each as a separate text |
     /// | `$` | the whole value |
     ///
-    /// What is text there is embedded as it is; numbers and booleans as Python writes them, objects and lists as JSON
-    /// with sorted keys. What is null or not there has no vector. The syntax is LangGraph's.
+    /// Text is embedded unchanged, numbers and booleans as Python formats them, objects and lists as JSON with sorted
+    /// keys. Null and missing values have no vector.
     #[must_use]
     pub fn fields<P: Into<Str>>(mut self, fields: impl IntoIterator<Item = P>) -> Self {
         self.fields = fields.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Chooses how nearness is measured.
+    /// Sets how the distance of two vectors is measured.
     #[must_use]
     pub fn distance(mut self, distance: Distance) -> Self {
         self.distance = distance;
         self
     }
 
-    /// Refuses what no store can use.
+    /// Rejects an invalid configuration.
     ///
     /// # Errors
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for no dimensions or more than 16,000, and for no fields.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for no dimensions or more than 16,000, and for no fields or an
+    /// invalid path.
     pub fn check(&self) -> Result<()> {
         if self.dims == 0 || self.dims > Self::MOST_DIMS {
-            return Err(Error::invalid_config("an index has 1 to 16,000 dimensions").with("dims", self.dims));
+            return Err(Error::invalid_config("dims must be 1 to 16,000").with("dims", self.dims));
         }
         if self.fields.is_empty() {
             return Err(Error::invalid_config(
-                "an index has at least one field; without any it finds nothing",
+                "an index needs at least one field; without any it finds nothing",
             ));
         }
         self.fields.iter().try_for_each(|path| check_path(path)).map_err(|error| {
-            Error::invalid_config("a path of the index has no U+0000 in it").with_source(error)
+            Error::invalid_config("an index path must not contain U+0000").with_source(error)
         })
     }
 
-    /// The texts of a value that are to be embedded. Where two of them would have the same name, the last one counts.
+    /// Returns the texts of a value to embed. If two have the same name, the last one counts.
     ///
     /// # Errors
-    /// [`Codec`](crate::ErrorKind::Codec) for damaged JSON.
+    /// [`Codec`](crate::ErrorKind::Codec) for invalid JSON.
     pub fn texts(&self, value: &JsonObject, index: &ItemIndex) -> Result<Vec<Text>> {
         let paths = match index {
             ItemIndex::Default => &self.fields,
@@ -248,11 +248,11 @@ impl IndexConfig {
         Ok(texts.into_iter().map(|(field_name, text)| Text { field_name, text }).collect())
     }
 
-    /// Embeds the texts of the items that are to be stored: for each put its vectors by name. A text that several of
-    /// them have is embedded once. Where there is nothing to embed, the embeddings are not asked.
+    /// Embeds the texts of puts and returns, for each put, its vectors by name. Duplicate texts are embedded once.
+    /// Without any text the embeddings are not called.
     ///
     /// # Errors
-    /// What the embeddings say, and as [`embed_query`](Self::embed_query) for vectors that do not fit.
+    /// Any error from the embeddings, and those of [`embed_query`](Self::embed_query) for invalid vectors.
     ///
     /// # Cancellation
     /// May be dropped at any time.
@@ -264,10 +264,10 @@ impl IndexConfig {
                 None => Vec::new(),
             });
         }
-        let mut places: HashMap<&str, usize> = HashMap::new();
+        let mut positions: HashMap<&str, usize> = HashMap::new();
         let mut distinct: Vec<&str> = Vec::new();
         for text in texts.iter().flatten() {
-            places.entry(&text.text).or_insert_with(|| {
+            positions.entry(&text.text).or_insert_with(|| {
                 distinct.push(&text.text);
                 distinct.len() - 1
             });
@@ -282,7 +282,7 @@ impl IndexConfig {
         let vectors = vectors.into_iter().map(|vector| self.checked(vector)).collect::<Result<Vec<_>>>()?;
         let vector = |text: &Text| {
             let vector =
-                places.get(&*text.text).and_then(|place| vectors.get(*place)).ok_or_else(wrong_count)?;
+                positions.get(&*text.text).and_then(|at| vectors.get(*at)).ok_or_else(wrong_count)?;
             Ok((text.field_name.clone(), Arc::clone(vector)))
         };
         texts.iter().map(|texts| texts.iter().map(vector).collect()).collect()
@@ -291,8 +291,8 @@ impl IndexConfig {
     /// Embeds a query.
     ///
     /// # Errors
-    /// What the embeddings say; [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a vector of another length than
-    /// the index has, and [`Backend`](crate::ErrorKind::Backend) for one with a NaN or an infinity in it.
+    /// Any error from the embeddings; [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a vector of another length
+    /// than the index has, and [`Backend`](crate::ErrorKind::Backend) for one that contains a NaN or an infinity.
     ///
     /// # Cancellation
     /// May be dropped at any time.
@@ -300,10 +300,10 @@ impl IndexConfig {
         self.checked(self.embeddings.embed_query(query).await?)
     }
 
-    /// Embeds the queries of searches, each distinct one once: for each search its vector, if it has a query.
+    /// Embeds the queries of searches, each distinct one once, and returns for each search the vector of its query.
     ///
     /// # Errors
-    /// As [`embed_query`](Self::embed_query).
+    /// Those of [`embed_query`](Self::embed_query).
     ///
     /// # Cancellation
     /// May be dropped at any time.
@@ -314,7 +314,7 @@ impl IndexConfig {
                 let vector = self.embed_query(&query).await?;
                 Ok::<_, Error>((query, vector))
             })
-            .buffer_unordered(Self::QUERIES_AT_ONCE)
+            .buffer_unordered(Self::CONCURRENT_QUERIES)
             .try_collect()
             .await?;
         let vector = |search: &SearchOp| vectors.get(search.query.as_ref()?).cloned();
@@ -324,7 +324,7 @@ impl IndexConfig {
     fn checked(&self, vector: Vec<f32>) -> Result<Arc<[f32]>> {
         if vector.len() != self.dims {
             return Err(Error::invalid_config(
-                "the embeddings make vectors of another length than the index has; set dims to the model's",
+                "the embeddings return vectors of another length than the index has; set dims to the model's",
             )
             .with("dims", self.dims)
             .with("vector", vector.len()));
@@ -334,7 +334,7 @@ impl IndexConfig {
         } else {
             Err(Error::new(
                 ErrorKind::Backend,
-                "the embeddings returned a vector with a NaN or an infinity in it",
+                "the embeddings returned a vector that contains a NaN or an infinity",
             ))
         }
     }
@@ -346,8 +346,8 @@ mod tests {
 
     #[test]
     #[expect(clippy::float_cmp, reason = "small integers are exact")]
-    fn scores_are_the_higher_the_nearer() {
-        // More than the lanes of a sum, and not a multiple of them.
+    fn nearer_vectors_have_higher_scores() {
+        // More than the number of lanes, and not a multiple of it.
         let a: Vec<f32> = (0_u8..19).map(f32::from).collect();
         let twice: Vec<f32> = a.iter().map(|number| number * 2.0).collect();
         let away: Vec<f32> = a.iter().map(|number| -number).collect();

@@ -14,11 +14,11 @@ use crate::{Error, Result, Str};
 
 /// The value of an item: the text of a JSON object.
 ///
-/// A store moves the text as it is, so that nothing in it is lost that Rust has no type for, and the caller decodes it
-/// straight into a type of its own. A database may change the order of keys and the spelling of numbers.
+/// A store does not parse the text, so nothing in it is lost, and the caller decodes it directly into its own type. A
+/// database may change the order of keys and the format of numbers.
 ///
-/// Of a key that stands twice in an object, the last entry is the one that counts, on every backend. The text in memory
-/// keeps both, and a struct with a field of that name does not decode from it; PostgreSQL keeps the last one alone.
+/// If an object has a key twice, the last entry counts, on every backend. The text in memory keeps both, and a struct
+/// with a field of that name does not decode from it; PostgreSQL keeps only the last one.
 #[derive(Clone)]
 pub struct JsonObject(Str);
 
@@ -26,54 +26,56 @@ impl JsonObject {
     /// Encodes a struct or a map.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for what is no object in JSON, or holds what JSON cannot
-    /// (NaN, an infinity, a map with keys that are not text).
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a value that is no JSON object, or that has what JSON
+    /// lacks (NaN, an infinity, a map with keys that are not text).
     pub fn new(value: &(impl Serialize + ?Sized)) -> Result<Self> {
-        let text = serde_json::to_string(value)
-            .map_err(|error| Error::invalid_argument("the item's value is no JSON").with_source(error))?;
+        let text = serde_json::to_string(value).map_err(|error| {
+            Error::invalid_argument("the item's value is not valid JSON").with_source(error)
+        })?;
         // The encoder writes a NaN as null.
         if text.contains("null") && has_nan(&Value::from_msgpack(&to_msgpack(value)?)?) {
             return Err(Error::invalid_argument(
-                "the item's value has a NaN or an infinity in it; JSON has none",
+                "the item's value contains a NaN or an infinity, which JSON lacks",
             ));
         }
         Self::object(text.into())
     }
 
-    /// Takes JSON text.
+    /// Checks JSON text.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for what is no JSON object.
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for text that is no JSON object.
     pub fn from_text(text: impl Into<Str>) -> Result<Self> {
         let text = text.into();
-        serde_json::from_str::<serde_json::Value>(&text)
-            .map_err(|error| Error::invalid_argument("the item's value is no JSON").with_source(error))?;
+        serde_json::from_str::<serde_json::Value>(&text).map_err(|error| {
+            Error::invalid_argument("the item's value is not valid JSON").with_source(error)
+        })?;
         Self::object(text)
     }
 
-    /// Takes text that a database has checked.
+    /// Wraps text that a database has already checked to be JSON.
     ///
     /// # Errors
-    /// [`Codec`](crate::ErrorKind::Codec) for what is no object.
+    /// [`Codec`](crate::ErrorKind::Codec) for text that is no object.
     pub fn from_stored(text: impl Into<Str>) -> Result<Self> {
         Self::object(text.into()).map_err(|_| Error::codec("the stored value is no JSON object"))
     }
 
     fn object(text: Str) -> Result<Self> {
-        // What is valid JSON is an object if it begins like one.
+        // Valid JSON that begins with a brace is an object.
         if text.trim_start().starts_with('{') {
             Ok(Self(text))
         } else {
-            Err(Error::invalid_argument("an item's value is a JSON object: a struct or a map, nothing else"))
+            Err(Error::invalid_argument("an item's value must be a JSON object: a struct or a map"))
         }
     }
 
-    /// The text.
+    /// Returns the JSON text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Decodes it into any type, also into a `serde_json::Value`.
+    /// Decodes it into any type, such as `serde_json::Value`.
     ///
     /// # Errors
     /// [`Codec`](crate::ErrorKind::Codec) when the type does not fit.
@@ -82,11 +84,11 @@ impl JsonObject {
             .map_err(|error| Error::codec("the item's value does not fit the type").with_source(error))
     }
 
-    /// Decodes it into the dynamic value that filters and index fields look into. Keys keep their order, and each stands
-    /// there once; integers beyond 64 bits become doubles.
+    /// Decodes it into the dynamic value that filters and index fields use. Keys keep their order and are unique;
+    /// integers beyond 64 bits become doubles.
     ///
     /// # Errors
-    /// [`Codec`](crate::ErrorKind::Codec) for damaged text.
+    /// [`Codec`](crate::ErrorKind::Codec) for invalid JSON.
     pub fn to_value(&self) -> Result<Value> {
         let mut value = json::parse(self.0.as_bytes())?;
         keep_last_entries(&mut value);
@@ -94,16 +96,16 @@ impl JsonObject {
     }
 }
 
-/// Of entries with the same key only the last one stays, as in a database.
+/// Removes all but the last of the entries with the same key, as a database does.
 fn keep_last_entries(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(keep_last_entries),
         Value::Map(entries) => {
             let mut seen = HashSet::with_capacity(entries.len());
-            let mut stays: Vec<bool> =
+            let mut is_last: Vec<bool> =
                 entries.iter().rev().map(|(key, _)| seen.insert(key.as_str())).collect();
-            if stays.contains(&false) {
-                entries.retain(|_| stays.pop().unwrap_or(true));
+            if is_last.contains(&false) {
+                entries.retain(|_| is_last.pop().unwrap_or(true));
             }
             for (_, value) in entries {
                 keep_last_entries(value);
@@ -119,7 +121,7 @@ impl fmt::Debug for JsonObject {
     }
 }
 
-/// As the object that it is.
+/// Serializes the object, not its text.
 impl Serialize for JsonObject {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let raw: &RawValue = serde_json::from_str(&self.0).map_err(serde::ser::Error::custom)?;
@@ -136,11 +138,11 @@ fn has_nan(value: &Value) -> bool {
     }
 }
 
-/// What a store keeps under a namespace and a key.
+/// A value under a namespace and a key.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Item {
-    /// Where it is.
+    /// Its namespace.
     pub namespace: Namespace,
     /// Its key in the namespace.
     pub key: Str,
@@ -153,7 +155,7 @@ pub struct Item {
 }
 
 impl Item {
-    /// Puts an item together, for stores.
+    /// Creates an item, for stores.
     pub fn new(
         namespace: impl Into<Namespace>,
         key: impl Into<Str>,
@@ -171,13 +173,12 @@ impl Item {
 pub struct SearchItem {
     /// The item.
     pub item: Item,
-    /// How near it is to the query, by the index's [`Distance`](super::Distance): the higher the nearer. None without a
-    /// query.
+    /// The score by the index's [`Distance`](super::Distance); a higher one is a better match. `None` without a query.
     pub score: Option<f64>,
 }
 
 impl SearchItem {
-    /// Puts a found item together, for stores.
+    /// Creates a search result, for stores.
     pub fn new(item: Item, score: Option<f64>) -> Self {
         Self { item, score }
     }
@@ -199,22 +200,22 @@ mod tests {
             JsonObject::new(&Reading { level: 1.5, note: None }).unwrap().as_str(),
             r#"{"level":1.5,"note":null}"#
         );
-        for refused in [
+        for rejected in [
             JsonObject::new(&Reading { level: f64::NAN, note: None }),
             JsonObject::new(&json!([1])),
             JsonObject::new(&json!("text")),
         ] {
-            assert_eq!(refused.unwrap_err().kind(), crate::ErrorKind::InvalidArgument);
+            assert_eq!(rejected.unwrap_err().kind(), crate::ErrorKind::InvalidArgument);
         }
         assert!(JsonObject::from_text("{\"a\": 1").is_err());
         assert!(JsonObject::from_text("[]").is_err());
         let big = JsonObject::from_text("{\"n\": 123456789012345678901234567890}").unwrap();
         assert_eq!(big.as_str(), "{\"n\": 123456789012345678901234567890}");
-        assert_eq!(JsonObject::new(&big).unwrap().as_str(), big.as_str(), "put again as it is");
+        assert_eq!(JsonObject::new(&big).unwrap().as_str(), big.as_str(), "unchanged when put again");
     }
 
     #[test]
-    fn the_last_of_equal_keys_counts() {
+    fn the_last_of_duplicate_keys_counts() {
         let twice = r#"{"a": 1, "b": [{"c": 2, "d": 3, "c": 4, "c": 5}], "a": {"e": 6, "e": 7}}"#;
         let once = JsonObject::from_text(twice).unwrap().to_value().unwrap();
         assert_eq!(

@@ -1,10 +1,10 @@
-//! Long-term memory: items under namespaces, shared by all threads, found by key, by filter and by meaning.
+//! Long-term memory: items under namespaces, shared by all threads, found by key, by filter and by semantic search.
 //!
 //! * [`BaseStore`] is the trait that a backend implements; its one operation is [`batch`](BaseStore::batch).
 //!   [`StoreExt`] has `get`, `put`, `delete`, `search` and `list_namespaces` on top of it.
-//! * [`InMemoryStore`](crate::InMemoryStore) keeps everything in the process; it is the model for all others.
-//! * [`BatchedStore`] joins the calls of concurrent tasks into one batch.
-//! * [`IndexConfig`] and [`Embeddings`] make a store search by meaning; [`TtlConfig`] lets items expire.
+//! * [`InMemoryStore`](crate::InMemoryStore) keeps everything in the process; it is the reference for all others.
+//! * [`BatchedStore`] combines the calls of concurrent tasks into one batch.
+//! * [`IndexConfig`] and [`Embeddings`] configure semantic search, [`TtlConfig`] expiry.
 //!
 //! ```
 //! use checkpoint_core::store::{ItemFilter, StoreExt};
@@ -53,11 +53,11 @@ pub use ngram::NgramEmbeddings;
 pub use op::{GetOp, ListNamespacesOp, Op, OpResult, Ops, PutOp, SearchOp};
 pub use ttl::{Ttl, TtlConfig};
 
-/// What a store can do beyond what every store can. The conformance suite holds it to this, both ways.
+/// The optional capabilities of a store. The conformance suite checks that it has those it declares, and no others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreCapabilities {
-    /// Searches may have a query: the store has an [`IndexConfig`]. Without it they answer
+    /// Searches may have a query, because the store has an [`IndexConfig`]. Without it they fail with
     /// [`Unsupported`](crate::ErrorKind::Unsupported).
     pub semantic_search: bool,
     /// Items outlive the process.
@@ -67,7 +67,7 @@ pub struct StoreCapabilities {
 }
 
 impl StoreCapabilities {
-    /// A store on a durable medium, with or without an index for queries.
+    /// A durable store, with or without semantic search.
     pub const fn durable(semantic_search: bool) -> Self {
         Self { semantic_search, durable: true, immediate: false }
     }
@@ -80,7 +80,7 @@ impl StoreCapabilities {
 
 /// Keeps items under namespaces. Backends implement it; [`StoreExt`] has the calls that users make.
 ///
-/// An item that has expired is there for nobody, even before [`sweep_ttl`](Self::sweep_ttl) has removed it.
+/// Expired items are invisible, even before [`sweep_ttl`](Self::sweep_ttl) has removed them.
 #[async_trait]
 pub trait BaseStore: Debug + Send + Sync + 'static {
     /// The backend's name, such as `postgres`: used in errors and spans.
@@ -89,37 +89,37 @@ pub trait BaseStore: Debug + Send + Sync + 'static {
     /// What this store can do.
     fn capabilities(&self) -> StoreCapabilities;
 
-    /// Creates or upgrades the tables. Safe to repeat, and to run from many processes at once.
+    /// Creates or upgrades the tables. Idempotent, and safe to run from many processes concurrently.
     ///
     /// # Errors
     /// [`Schema`](crate::ErrorKind::Schema) when the tables are newer than this program, `Timeout` when another
-    /// process holds the lock for too long, and what the database says.
+    /// process holds the lock for too long, and any error from the database.
     ///
     /// # Cancellation
-    /// A dropped call leaves the tables as they were or complete.
+    /// A dropped call leaves every migration applied or not; the next call runs the rest.
     async fn setup(&self) -> Result<()>;
 
     /// Runs operations, and returns one result for each, in their order.
     ///
-    /// The reads run first, so that they see the store as it was before the batch. Then all puts take effect at once
-    /// or none does; of several puts to one key the last one counts. Every operation is checked before any is run.
+    /// The reads run first, so that they see the store as it was before the batch. Then the puts are applied
+    /// atomically; of several puts to one key the last one counts. Every operation is checked before any is run.
     ///
     /// # Errors
-    /// `InvalidArgument` for an operation that cannot be run (see [`Op::check`]) or a value that the database cannot
-    /// hold, `Unsupported` for a query where there is no index, what the embeddings say, and what the database says.
-    /// No put has taken effect then, unless the connection broke before the database could confirm it.
+    /// `InvalidArgument` for an invalid operation (see [`Op::check`]) or a value that the database cannot store,
+    /// `Unsupported` for a query without an index, and any error from the embeddings or the database. No put has taken
+    /// effect then, unless the connection was lost before the database confirmed it.
     ///
     /// # Cancellation
     /// A dropped batch has stored all of its puts or none.
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>>;
 
-    /// Removes the items that have expired, and returns how many they were.
+    /// Removes expired items, and returns their number.
     ///
     /// # Errors
-    /// What the database says.
+    /// Any error from the database.
     ///
     /// # Cancellation
-    /// A dropped call removed some of them.
+    /// A dropped call may have removed some of them.
     async fn sweep_ttl(&self) -> Result<u64>;
 
     /// Closes the store and its clones: refuses calls from now on, waits for those under way, and releases connections.
@@ -165,7 +165,7 @@ macro_rules! forward {
 forward!(Arc);
 forward!(Box);
 
-/// The error of a search with a query where there is no index.
+/// The error of a search with a query in a store without an index.
 pub(crate) fn no_index(backend: &'static str) -> Error {
     Error::new(
         crate::ErrorKind::Unsupported,

@@ -1,38 +1,38 @@
-//! Namespaces, and patterns that choose among them.
+//! Namespaces and patterns that match them.
 
 use std::fmt;
 
 use crate::{Error, Result, Str};
 
-/// What the labels of a namespace are joined with where it is stored.
+/// Joins the labels of a stored namespace.
 const SEPARATOR: char = '.';
 
-/// The label of a pattern that stands for any one label.
+/// The label of a pattern that matches any one label.
 const ANY: &str = "*";
 
-/// The first label that is kept for LangGraph itself.
+/// The first label that is reserved for LangGraph itself.
 const RESERVED: &str = "langgraph";
 
-/// A path of labels under which items are kept, such as `("users", "ann")`.
+/// A path of labels under which items are stored, such as `("users", "ann")`.
 ///
-/// It is made from arrays and vectors of texts. Any labels can be put together; a store refuses those that it cannot
-/// keep apart: see [`check`](Self::check). Namespaces compare by their dotted text, by code point, which is the order
-/// in which stores list them.
+/// It is created from arrays and vectors of texts. Creating it accepts any labels; stores reject ambiguous ones: see
+/// [`check`](Self::check). Namespaces compare by their dotted text, by code point, which is the order in which stores
+/// list them.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Namespace(Vec<Str>);
 
 impl Namespace {
-    /// The namespace of no labels: the prefix of all others. No item can be put there.
+    /// The namespace without labels: the prefix of all others. It cannot contain items itself.
     pub const fn root() -> Self {
         Self(Vec::new())
     }
 
-    /// Splits dotted text; without text it is the root.
+    /// Splits dotted text; the empty text is the root.
     pub fn from_text(text: &str) -> Self {
         if text.is_empty() { Self::root() } else { text.split(SEPARATOR).collect() }
     }
 
-    /// The labels joined by dots, as databases keep them.
+    /// Joins the labels by dots, as databases store them.
     pub fn to_text(&self) -> String {
         self.0.join(".")
     }
@@ -54,47 +54,47 @@ impl Namespace {
         self.0.is_empty()
     }
 
-    /// The namespace cut to so many labels.
+    /// Truncates the namespace to this many labels.
     #[must_use]
     pub fn truncated(&self, max_depth: usize) -> Self {
         Self(self.0.iter().take(max_depth).cloned().collect())
     }
 
-    /// Whether this namespace is the given one or below it, label by label.
+    /// Whether this namespace is the given one or a descendant of it.
     pub fn is_within(&self, prefix: &Self) -> bool {
         self.0.starts_with(&prefix.0)
     }
 
-    /// Refuses labels that are empty or have a dot or U+0000 in them, as LangGraph does in every operation.
+    /// Rejects labels that are empty or contain a dot or U+0000, as LangGraph does in every operation.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) that names the label.
     pub fn check(&self) -> Result<()> {
         for label in &self.0 {
-            let wrong = if label.is_empty() {
-                "a label of a namespace is not empty"
+            let message = if label.is_empty() {
+                "a namespace label must not be empty"
             } else if label.contains(SEPARATOR) {
-                "a label of a namespace has no dot in it: dots join the labels"
+                "a namespace label must not contain a dot: dots join the labels"
             } else if label.contains('\0') {
-                "a label of a namespace has no U+0000 in it"
+                "a namespace label must not contain U+0000"
             } else {
                 continue;
             };
-            return Err(Error::invalid_argument(wrong).with("label", label).with("namespace", self));
+            return Err(Error::invalid_argument(message).with("label", label).with("namespace", self));
         }
         Ok(())
     }
 
-    /// Refuses, besides, what no item can be put under: no labels at all, and the first label `langgraph`.
+    /// Also rejects namespaces that cannot contain items: the root, and those with the first label `langgraph`.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) that says what is wrong.
     pub fn check_for_put(&self) -> Result<()> {
         self.check()?;
         match self.0.first() {
-            None => Err(Error::invalid_argument("an item's namespace has at least one label")),
+            None => Err(Error::invalid_argument("an item's namespace must have at least one label")),
             Some(first) if &**first == RESERVED => Err(Error::invalid_argument(
-                "namespaces whose first label is `langgraph` are kept for LangGraph itself",
+                "namespaces whose first label is `langgraph` are reserved for LangGraph itself",
             )
             .with("namespace", self)),
             Some(_) => Ok(()),
@@ -104,7 +104,7 @@ impl Namespace {
 
 impl Ord for Namespace {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        // Labels with dots, which no store keeps, must not make different namespaces equal.
+        // Labels with dots, which stores reject, must not make different namespaces equal.
         self.text_bytes().cmp(other.text_bytes()).then_with(|| self.0.cmp(&other.0))
     }
 }
@@ -163,7 +163,7 @@ impl From<&Self> for Namespace {
     }
 }
 
-/// Chooses namespaces by their first or last labels. A label `*` of the pattern stands for any one label.
+/// Matches namespaces by their first or last labels. A label `*` of the pattern matches any one label.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MatchCondition {
@@ -174,14 +174,14 @@ pub enum MatchCondition {
 }
 
 impl MatchCondition {
-    /// The labels, of which some may be `*`.
+    /// The pattern's labels, any of which may be `*`.
     pub fn pattern(&self) -> &Namespace {
         match self {
             Self::Prefix(pattern) | Self::Suffix(pattern) => pattern,
         }
     }
 
-    /// Whether a namespace is chosen. A pattern without labels chooses all.
+    /// Whether a namespace matches. A pattern without labels matches all.
     pub fn matches(&self, namespace: &Namespace) -> bool {
         let (labels, pattern) = (namespace.labels(), self.pattern().labels());
         let Some(rest) = labels.len().checked_sub(pattern.len()) else { return false };
@@ -192,7 +192,7 @@ impl MatchCondition {
         labels.iter().skip(skipped).zip(pattern).all(|(label, wanted)| &**wanted == ANY || label == wanted)
     }
 
-    /// The labels of a [`Prefix`](Self::Prefix) before the first `*`: what all namespaces begin with that it chooses.
+    /// The labels of a [`Prefix`](Self::Prefix) before the first `*`: all matching namespaces begin with them.
     pub fn literal_prefix(&self) -> Namespace {
         match self {
             Self::Prefix(pattern) => {
@@ -212,10 +212,10 @@ mod tests {
         let namespace = Namespace::from(["u", "1", "deep"]);
         let prefix = |text| MatchCondition::Prefix(Namespace::from_text(text));
         let suffix = |text| MatchCondition::Suffix(Namespace::from_text(text));
-        for chosen in
+        for matching in
             [prefix(""), prefix("u"), prefix("u.*"), prefix("*.1"), suffix("deep"), suffix("*.deep")]
         {
-            assert!(chosen.matches(&namespace), "{chosen:?}");
+            assert!(matching.matches(&namespace), "{matching:?}");
         }
         for other in [prefix("1"), prefix("u.*.*.*"), suffix("1"), suffix("ep"), prefix("u.1.dee")] {
             assert!(!other.matches(&namespace), "{other:?}");

@@ -8,19 +8,19 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::Embeddings;
 use crate::Result;
 
-/// What stands before and after a word, so that its ends are told from its middle.
+/// Added before and after a word, so that n-grams at its ends differ from those in its middle.
 const EDGE: char = '\u{2}';
 
-/// Vectors of the words of a text and of the runs of characters in them, for demos and tests: no model, no network,
-/// the same on every machine.
+/// Vectors of the words of a text and of their character n-grams, for demos and tests: no model, no network, the same on
+/// every machine.
 ///
-/// **It knows spelling, not meaning.** Texts that share words, or forms of a word, are near to each other, also when
-/// a word is misspelt; `car` and `automobile` are not. For memories that are to be found by what they mean, take the
-/// embeddings of a language model.
+/// **It knows spelling, not meaning.** Texts that share words, or forms of a word, are near each other, even with
+/// spelling mistakes; `car` and `automobile` are not. To find memories by meaning, use the embeddings of a language
+/// model.
 ///
-/// Letters are compared without regard to case, what is neither letter nor digit is a gap between words, and the order
-/// of words counts little. With a few hundred dimensions, chance nearness of unlike texts stays small. Vectors have
-/// the length 1; only that of an empty text is zero.
+/// Case is ignored, characters other than letters and digits separate words, and the order of words counts little. With
+/// a few hundred dimensions, unrelated texts are rarely near by chance. Vectors have the length 1; only that of an empty
+/// text is zero.
 ///
 /// ```
 /// use checkpoint_core::store::{Distance, Embeddings, NgramEmbeddings};
@@ -40,20 +40,20 @@ pub struct NgramEmbeddings {
 }
 
 impl NgramEmbeddings {
-    /// How much a word weighs.
-    const WORD: f32 = 1.0;
+    /// The weight of a word.
+    const WORD_WEIGHT: f32 = 1.0;
 
-    /// How much two words weigh that follow each other.
-    const PAIR: f32 = 0.3;
+    /// The weight of two adjacent words.
+    const BIGRAM_WEIGHT: f32 = 0.3;
 
-    /// How long runs of characters are, and how much each weighs.
-    const RUNS: [(usize, f32); 3] = [(2, 0.15), (3, 0.4), (4, 0.4)];
+    /// The lengths of character n-grams, and their weights.
+    const NGRAM_WEIGHTS: [(usize, f32); 3] = [(2, 0.15), (3, 0.4), (4, 0.4)];
 
-    /// How much two characters weigh of those scripts that often write a word with two and have no gap between words,
-    /// such as Chinese, Japanese and Thai: their characters take three bytes and more.
-    const IDEOGRAPHS: f32 = 0.8;
+    /// The weight of two characters in scripts such as Chinese, Japanese and Thai, which often write a word with two
+    /// characters and without spaces. Their characters take three or more bytes.
+    const IDEOGRAPHS_WEIGHT: f32 = 0.8;
 
-    /// Makes embeddings with vectors of so many numbers: as many as the [`IndexConfig`](super::IndexConfig) has.
+    /// Creates embeddings with vectors of this length: that of the [`IndexConfig`](super::IndexConfig).
     pub const fn new(dims: usize) -> Self {
         Self { dims }
     }
@@ -61,13 +61,13 @@ impl NgramEmbeddings {
     fn embed(self, text: &str) -> Vec<f32> {
         let mut vector = vec![0.0; self.dims];
         for (hash, Feature { weight, count }) in features(text) {
-            // What is said twice does not count twice.
+            // Repetitions count less than the first occurrence.
             let weight = weight * (1.0 + count.ln());
             add(&mut vector, hash, if hash >> 63 == 0 { weight } else { -weight });
         }
         let mut length = length(&vector);
         if length == 0.0 && !text.is_empty() {
-            // Nothing but signs, or features that cancelled each other out.
+            // Only punctuation, or features that cancelled each other out.
             add(&mut vector, xxh3_64_with_seed(text.as_bytes(), 0), 1.0);
             length = 1.0;
         }
@@ -97,7 +97,7 @@ struct Feature {
     count: f32,
 }
 
-/// The features of a text by their hashes: in an order, so that they are always summed alike.
+/// The features of a text by hash; sorted, because the order of summation affects rounding.
 fn features(text: &str) -> BTreeMap<u64, Feature> {
     let mut features = BTreeMap::new();
     let mut add = |part: &str, kind: usize, weight: f32| {
@@ -110,20 +110,19 @@ fn features(text: &str) -> BTreeMap<u64, Feature> {
     let text = text.to_lowercase();
     let mut earlier: Option<&str> = None;
     for word in text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
-        add(word, 0, NgramEmbeddings::WORD);
+        add(word, 0, NgramEmbeddings::WORD_WEIGHT);
         if let Some(earlier) = earlier.replace(word) {
-            add(&format!("{earlier} {word}"), 1, NgramEmbeddings::PAIR);
+            add(&format!("{earlier} {word}"), 1, NgramEmbeddings::BIGRAM_WEIGHT);
         }
         let edged = format!("{EDGE}{word}{EDGE}");
-        // Where each character begins, and where the last one ends.
-        let ends: Vec<usize> = edged.char_indices().map(|(at, _)| at).chain([edged.len()]).collect();
-        for (size, weight) in NgramEmbeddings::RUNS {
-            for run in ends.windows(size + 1) {
-                if let (Some(from), Some(to)) = (run.first(), run.last())
-                    && let Some(run) = edged.get(*from..*to)
+        let boundaries: Vec<usize> = edged.char_indices().map(|(at, _)| at).chain([edged.len()]).collect();
+        for (size, weight) in NgramEmbeddings::NGRAM_WEIGHTS {
+            for ngram in boundaries.windows(size + 1) {
+                if let (Some(from), Some(to)) = (ngram.first(), ngram.last())
+                    && let Some(ngram) = edged.get(*from..*to)
                 {
-                    let ideographs = size == 2 && run.chars().all(|c| c.len_utf8() > 2);
-                    add(run, size, if ideographs { NgramEmbeddings::IDEOGRAPHS } else { weight });
+                    let ideographs = size == 2 && ngram.chars().all(|c| c.len_utf8() > 2);
+                    add(ngram, size, if ideographs { NgramEmbeddings::IDEOGRAPHS_WEIGHT } else { weight });
                 }
             }
         }
@@ -143,7 +142,7 @@ mod tests {
     use super::*;
     use crate::store::Distance;
 
-    /// Sentences, each with another that says it in other words or with mistakes.
+    /// Sentences, each with a paraphrase or a misspelt variant.
     const PAIRS: [(&str, &str); 22] = [
         ("The user likes pizza with olives and cheese", "which pizza does the user like"),
         ("Ann lives in a small house by the sea", "where is the house in which Ann lives"),
@@ -170,7 +169,7 @@ mod tests {
     ];
 
     #[tokio::test]
-    async fn what_shares_words_or_forms_of_them_is_nearest() {
+    async fn texts_that_share_words_are_nearest() {
         for dims in [128, 256, 384, 1024] {
             let embeddings = NgramEmbeddings::new(dims);
             let texts: Vec<_> = PAIRS.iter().map(|(text, _)| *text).collect();
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn case_and_signs_mean_nothing() {
+    async fn case_and_punctuation_are_ignored() {
         let embeddings = NgramEmbeddings::new(64);
         let vectors = embeddings.embed_documents(&["Olives, cheese!", "olives CHEESE"]).await.unwrap();
         assert_eq!(vectors[0], vectors[1]);

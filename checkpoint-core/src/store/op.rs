@@ -12,16 +12,16 @@ use crate::{Error, Result, Str};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct GetOp {
-    /// Where it is.
+    /// The item's namespace.
     pub namespace: Namespace,
-    /// Its key.
+    /// The item's key.
     pub key: Str,
-    /// Whether its time to live begins anew; as the store's [`TtlConfig`] says, unless set.
+    /// Whether the read refreshes the item's TTL; the store's [`TtlConfig`] decides unless set.
     pub refresh_ttl: Option<bool>,
 }
 
 impl GetOp {
-    /// Names the item.
+    /// Creates a read of an item.
     pub fn new(namespace: impl Into<Namespace>, key: impl Into<Str>) -> Self {
         Self { namespace: namespace.into(), key: key.into(), refresh_ttl: None }
     }
@@ -29,30 +29,30 @@ impl GetOp {
 
 /// Finds items under a namespace.
 ///
-/// They come with the last put first, then by namespace and key, by code point. With a query the nearest come first, and
-/// in that order where they are equally near; those that have no vector are not found then.
+/// They are sorted by `updated_at`, most recent first, then by namespace and key, by code point. With a query they are
+/// sorted by score first, and items without a vector are not found.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SearchOp {
-    /// Where to look: the namespace itself and all below it. The root has everything.
+    /// The namespace to search, with its descendants. The root has every item.
     pub namespace_prefix: Namespace,
-    /// What the values must be like.
+    /// Conditions on the values.
     pub filter: ItemFilter,
-    /// How many items at most.
+    /// The maximum number of items.
     pub limit: usize,
-    /// How many of the first items to leave out.
+    /// How many of the first items to skip.
     pub offset: usize,
-    /// What the items should be near to in meaning.
+    /// The query of a semantic search.
     pub query: Option<Str>,
-    /// Whether the times to live of what is found begin anew; as the store's [`TtlConfig`] says, unless set.
+    /// Whether the search refreshes the TTL of the items found; the store's [`TtlConfig`] decides unless set.
     pub refresh_ttl: Option<bool>,
 }
 
 impl SearchOp {
-    /// How many items a search finds unless it says otherwise.
+    /// The default maximum number of items.
     pub const LIMIT: usize = 10;
 
-    /// Finds the first ten items.
+    /// Creates a search for the first ten items.
     pub fn new(namespace_prefix: impl Into<Namespace>) -> Self {
         Self {
             namespace_prefix: namespace_prefix.into(),
@@ -69,15 +69,15 @@ impl SearchOp {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PutOp {
-    /// Where it is.
+    /// The item's namespace.
     pub namespace: Namespace,
-    /// Its key.
+    /// The item's key.
     pub key: Str,
-    /// Its new value; without one it is deleted.
+    /// The item's new value; `None` deletes the item.
     pub value: Option<JsonObject>,
-    /// What of it is found by queries. Without an index in the store it means nothing.
+    /// Which texts of it are indexed for semantic search. Ignored by a store without an index.
     pub index: ItemIndex,
-    /// How long it lives.
+    /// How long the item lives.
     pub ttl: Ttl,
 }
 
@@ -99,22 +99,22 @@ impl PutOp {
     }
 }
 
-/// Lists the namespaces that have items, by code point of their dotted text.
+/// Lists the namespaces that have items, sorted by code point of their dotted text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct ListNamespacesOp {
-    /// Which ones: those that meet all conditions.
+    /// Conditions, all of which a namespace must meet.
     pub match_conditions: Vec<MatchCondition>,
-    /// Cuts namespaces to so many labels, and lists each once that is left.
+    /// Truncates namespaces to this many labels, and removes duplicates.
     pub max_depth: Option<usize>,
-    /// How many at most.
+    /// The maximum number of namespaces.
     pub limit: usize,
-    /// How many of the first to leave out.
+    /// How many of the first to skip.
     pub offset: usize,
 }
 
 impl ListNamespacesOp {
-    /// How many namespaces a listing has unless it says otherwise.
+    /// The default maximum number of namespaces.
     pub const LIMIT: usize = 100;
 
     /// Lists the first hundred.
@@ -144,9 +144,9 @@ pub enum Op {
 }
 
 impl Op {
-    /// Refuses what no store can run: a namespace with labels that cannot be kept apart, a put without a namespace or
-    /// under one that is reserved, a time to live that is none, a filter that compares with what JSON does not have,
-    /// an index path that is none. Stores call it for every operation before they run any.
+    /// Rejects an invalid operation: a namespace with invalid labels, a put without a namespace or under a reserved
+    /// one, an invalid TTL, a filter that compares with values that JSON lacks, an invalid index path. Stores call it
+    /// for every operation before they run any.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) that says what is wrong.
@@ -168,8 +168,7 @@ impl Op {
             }
             Self::ListNamespaces(list) => {
                 if list.max_depth == Some(0) {
-                    return Err(Error::invalid_argument("namespaces are cut to at least one label")
-                        .with("max_depth", 0));
+                    return Err(Error::invalid_argument("max_depth must be at least 1").with("max_depth", 0));
                 }
                 list.match_conditions.iter().try_for_each(|condition| condition.pattern().check())
             }
@@ -177,21 +176,21 @@ impl Op {
     }
 }
 
-/// What one operation of a batch came to.
+/// The result of one operation of a batch.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum OpResult {
-    /// Of a [`GetOp`]: the item, if it is there.
+    /// Of a [`GetOp`]: the item, if it exists.
     Item(Option<Item>),
-    /// Of a [`SearchOp`]: what was found.
+    /// Of a [`SearchOp`]: the items found.
     Items(Vec<SearchItem>),
-    /// Of a [`PutOp`]: it is done.
+    /// Of a [`PutOp`].
     Done,
     /// Of a [`ListNamespacesOp`]: the namespaces.
     Namespaces(Vec<Namespace>),
 }
 
-/// A batch by kinds, for stores: each operation with the place of its result.
+/// A batch grouped by kind, for stores. Each read comes with the index of its result.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Ops {
@@ -199,41 +198,41 @@ pub struct Ops {
     pub gets: Vec<(usize, GetOp)>,
     /// The searches.
     pub searches: Vec<(usize, SearchOp)>,
-    /// The puts that take effect: for each namespace and key the last one, where the first one stood.
+    /// The puts that take effect: for each namespace and key the last one, at the position of the first.
     pub puts: Vec<PutOp>,
-    /// The listings of namespaces.
+    /// The lists of namespaces.
     pub lists: Vec<(usize, ListNamespacesOp)>,
 }
 
 impl Ops {
-    /// Checks every operation and sorts the batch by kinds. Queries need an index.
+    /// Checks every operation and groups the batch by kind. Queries need an index.
     ///
     /// # Errors
-    /// As [`Op::check`], and [`Unsupported`](crate::ErrorKind::Unsupported) for a query without an index.
+    /// Those of [`Op::check`], and [`Unsupported`](crate::ErrorKind::Unsupported) for a query without an index.
     pub fn new(ops: Vec<Op>, backend: &'static str, index: Option<&IndexConfig>) -> Result<Self> {
-        let mut sorted = Self::default();
-        let mut places: HashMap<(Namespace, Str), usize> = HashMap::new();
+        let mut grouped = Self::default();
+        let mut positions: HashMap<(Namespace, Str), usize> = HashMap::new();
         for (at, op) in ops.into_iter().enumerate() {
             op.check()?;
             match op {
-                Op::Get(get) => sorted.gets.push((at, get)),
+                Op::Get(get) => grouped.gets.push((at, get)),
                 Op::Search(search) => {
                     if search.query.is_some() && index.is_none() {
                         return Err(super::no_index(backend));
                     }
-                    sorted.searches.push((at, search));
+                    grouped.searches.push((at, search));
                 }
-                Op::ListNamespaces(list) => sorted.lists.push((at, list)),
+                Op::ListNamespaces(list) => grouped.lists.push((at, list)),
                 Op::Put(put) => {
-                    let next = sorted.puts.len();
-                    let place = *places.entry((put.namespace.clone(), put.key.clone())).or_insert(next);
-                    match sorted.puts.get_mut(place) {
+                    let next = grouped.puts.len();
+                    let position = *positions.entry((put.namespace.clone(), put.key.clone())).or_insert(next);
+                    match grouped.puts.get_mut(position) {
                         Some(earlier) => *earlier = put,
-                        None => sorted.puts.push(put),
+                        None => grouped.puts.push(put),
                     }
                 }
             }
         }
-        Ok(sorted)
+        Ok(grouped)
     }
 }

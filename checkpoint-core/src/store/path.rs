@@ -6,7 +6,7 @@ use crate::serde::{Value, json};
 /// The whole value.
 const WHOLE: &str = "$";
 
-/// A path, taken apart.
+/// A parsed path.
 pub(super) struct Path(Vec<Token>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,7 +116,7 @@ fn collect(value: &Value, path: &[Token], texts: &mut Vec<String>) -> Result<()>
         (Token::Item(index), Value::Array(items)) => {
             item(items, index).map_or(Ok(()), |item| collect(item, rest, texts))
         }
-        // What stands behind the braces is not looked at, as in LangGraph.
+        // Tokens after the braces are ignored, as in LangGraph.
         (Token::Entries(fields), Value::Map(_)) => {
             for field in fields.iter().filter(|field| !field.is_empty()) {
                 if let Some(found) = field.iter().try_fold(value, |value, key| value.get(key)) {
@@ -135,7 +135,7 @@ fn item<'a>(items: &'a [Value], index: &str) -> Option<&'a Value> {
     items.get(usize::try_from(at).ok()?)
 }
 
-/// The text of what stands at the end of a path, as Python's `str` and `json.dumps` with sorted keys give it.
+/// The text of the value at the end of a path, formatted as Python's `str` and `json.dumps(sort_keys=True)`.
 fn text(value: &Value) -> Result<Option<String>> {
     Ok(match value {
         Value::Nil => None,

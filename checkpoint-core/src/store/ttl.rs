@@ -1,16 +1,16 @@
-//! How long items live.
+//! Time to live of items.
 
 use std::time::Duration;
 
 use crate::{Error, Result};
 
-/// What a store does about the lives of items unless an operation says otherwise.
+/// A store's defaults for the TTL of items. Operations may override them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TtlConfig {
-    /// How long an item lives whose put says nothing: for ever, unless set.
+    /// The TTL of an item whose put sets none; `None`, the default, disables expiry.
     pub default_ttl: Option<Duration>,
-    /// Whether reading an item that has a time to live lets that begin anew: yes, unless set.
+    /// Whether reading an item refreshes its TTL; the default is `true`.
     pub refresh_on_read: bool,
 }
 
@@ -21,57 +21,57 @@ impl Default for TtlConfig {
 }
 
 impl TtlConfig {
-    /// Items live for ever unless their put says otherwise, and reading them lets their time begin anew.
+    /// Creates the default: items do not expire unless their put sets a TTL, and reads refresh it.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets how long an item lives whose put says nothing.
+    /// Sets the TTL of an item whose put sets none.
     #[must_use]
     pub fn default_ttl(mut self, ttl: Duration) -> Self {
         self.default_ttl = Some(ttl);
         self
     }
 
-    /// Sets whether reading an item lets its time begin anew.
+    /// Sets whether reading an item refreshes its TTL.
     #[must_use]
     pub fn refresh_on_read(mut self, refresh: bool) -> Self {
         self.refresh_on_read = refresh;
         self
     }
 
-    /// Refuses a default that no item could have.
+    /// Rejects an invalid default TTL.
     ///
     /// # Errors
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a default of zero, or of thousands of years.
     pub fn check(&self) -> Result<()> {
         match self.default_ttl {
-            Some(ttl) if ttl.is_zero() || ttl > Ttl::LONGEST => Err(Error::invalid_config(
-                "the default time to live is more than zero and less than 4,000 years",
-            )),
+            Some(ttl) if ttl.is_zero() || ttl > Ttl::MAX => {
+                Err(Error::invalid_config("the default TTL must be more than zero and less than 4,000 years"))
+            }
             _ => Ok(()),
         }
     }
 }
 
-/// How long one item lives after it was put, or read.
+/// How long an item lives after it was put or read.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Ttl {
-    /// As the store's [`TtlConfig`] says.
+    /// The default of the store's [`TtlConfig`].
     #[default]
     Default,
-    /// For ever.
+    /// The item does not expire.
     Never,
-    /// For so many minutes, which may be a fraction.
+    /// This many minutes, which may be a fraction.
     Minutes(f64),
 }
 
 impl Ttl {
-    /// As many minutes as a column of 32 bits holds.
-    const LONGEST: Duration = Duration::from_secs(i32::MAX as u64 * 60);
+    /// The most minutes that fit into a 32-bit column.
+    const MAX: Duration = Duration::from_secs(i32::MAX as u64 * 60);
 
-    /// What this comes to in a store: none is for ever.
+    /// Resolves the store's default. `None` means that the item does not expire.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for minutes that are zero, negative, NaN, or more than
@@ -81,9 +81,9 @@ impl Ttl {
             Self::Default => Ok(config.default_ttl),
             Self::Never => Ok(None),
             Self::Minutes(minutes) => match Duration::try_from_secs_f64(minutes * 60.0) {
-                Ok(ttl) if !ttl.is_zero() && ttl <= Self::LONGEST => Ok(Some(ttl)),
+                Ok(ttl) if !ttl.is_zero() && ttl <= Self::MAX => Ok(Some(ttl)),
                 _ => Err(Error::invalid_argument(
-                    "a time to live is a number of minutes, more than zero and less than 4,000 years",
+                    "invalid TTL; it must be more than zero minutes and less than 4,000 years",
                 )
                 .with("minutes", minutes)),
             },
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_lives_that_end_some_day_are_taken() {
+    fn invalid_ttls_are_rejected() {
         let config = TtlConfig::new().default_ttl(Duration::from_secs(90));
         assert_eq!(Ttl::Default.resolve(&config).unwrap(), Some(Duration::from_secs(90)));
         assert_eq!(Ttl::Never.resolve(&config).unwrap(), None);

@@ -4,15 +4,15 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::Consent;
 
-/// The name in the place of a model's by which texts are embedded without one.
+/// The model name that selects embeddings without a model.
 pub(crate) const NGRAMS: &str = "ngrams";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Create or upgrade the store's tables. Safe to repeat, and to run from several processes at once.
+    /// Create or upgrade the store's tables. Idempotent, and safe to run from several processes concurrently.
     ///
-    /// With `--embed-dims` there is a table of vectors too, which needs the extension `vector` (pgvector); what it is like
-    /// is decided the first time.
+    /// `--embed-dims` also creates a table of vectors, which needs the extension `vector` (pgvector). Its options cannot be
+    /// changed later.
     #[command(after_help = "\
 Examples:
   ckpt store setup
@@ -21,14 +21,14 @@ Examples:
     Setup {
         #[command(flatten)]
         index: Index,
-        /// Also make an index for filters: searches for values by equality become faster, puts slower.
+        /// Also build an index for filters: filters by equality become faster, puts slower.
         #[arg(long)]
         filter_index: bool,
     },
-    /// Store an item. What was under its key is replaced.
+    /// Store an item, or replace it.
     ///
-    /// Where the store has vectors, queries find the item only if it is put with --embed: without it, the vectors that
-    /// were made of the old value are deleted, and ckpt says so.
+    /// In a store with vectors, queries find the item only if it is put with --embed: without it, the vectors of the old
+    /// value are deleted, and ckpt prints a warning.
     #[command(after_help = "\
 Examples:
   ckpt store put users.ann prefs '{\"theme\": \"dark\", \"visits\": 12}'
@@ -36,19 +36,19 @@ Examples:
   echo '{\"text\": \"ann likes tea\"}' | ckpt store put users.ann note - --embed ngrams --embed-dims 256
   ckpt store put users.ann note '{\"text\": \"tea\"}' --embed ngrams --embed-dims 256 --index text")]
     Put {
-        /// The namespace: labels, with dots between them.
+        /// The namespace: labels separated by dots.
         namespace: String,
         /// The key in the namespace.
         key: String,
-        /// The value: a JSON object, or `-` for what is on standard input.
+        /// The value: a JSON object, or `-` for standard input.
         value: String,
-        /// How long the item lives: minutes, or a number with `s`, `m`, `h` or `d`. For ever, if not given.
+        /// The item's TTL: minutes, or a number with `s`, `m`, `h` or `d`. By default the item does not expire.
         #[arg(long, value_name = "TIME")]
         ttl: Option<String>,
-        /// Embed the text at this path, in place of those of --embed-field. May be repeated.
+        /// Embed the text at this path, instead of those of --embed-field. May be repeated.
         #[arg(long = "index", value_name = "PATH", conflicts_with = "no_index")]
         paths: Vec<String>,
-        /// Have no query find the item.
+        /// Exclude the item from semantic search.
         #[arg(long)]
         no_index: bool,
         #[command(flatten)]
@@ -60,7 +60,7 @@ Examples:
   ckpt store get users.ann prefs
   ckpt store get users.ann prefs --json | jq .value.theme")]
     Get {
-        /// The namespace: labels, with dots between them.
+        /// The namespace: labels separated by dots.
         namespace: String,
         /// The key in the namespace.
         key: String,
@@ -70,17 +70,17 @@ Examples:
     /// Delete an item, with its vectors.
     #[command(after_help = "Example:\n  ckpt store delete users.ann prefs --yes")]
     Delete {
-        /// The namespace: labels, with dots between them.
+        /// The namespace: labels separated by dots.
         namespace: String,
         /// The key in the namespace.
         key: String,
         #[command(flatten)]
         consent: Consent,
     },
-    /// Find items in a namespace and all below it: the last put first, or with --query the nearest in meaning.
+    /// Find items in a namespace and its descendants: the most recently put first, or with --query the best matches.
     ///
-    /// A filter is an object of keys and what stands under them: a value, or `$eq`, `$ne`, `$gt`, `$gte`, `$lt`, `$lte`
-    /// with one. Numbers compare with numbers, texts with texts.
+    /// A filter is an object of keys, each with a value, or with operators (`$eq`, `$ne`, `$gt`, `$gte`, `$lt`, `$lte`) and
+    /// values. Numbers compare with numbers, texts with texts.
     #[command(after_help = "\
 Examples:
   ckpt store search
@@ -88,19 +88,19 @@ Examples:
   ckpt store search users --filter '{\"theme\": \"dark\", \"visits\": {\"$gte\": 10}}'
   ckpt store search users --query 'what does ann drink?' --embed ngrams --embed-dims 256")]
     Search {
-        /// The namespace: labels, with dots between them; everything, if not given.
+        /// The namespace: labels separated by dots; all namespaces by default.
         #[arg(default_value = "", hide_default_value = true)]
         namespace: String,
-        /// What the values must be like, as JSON.
+        /// Conditions on the values, as JSON.
         #[arg(long, value_name = "JSON")]
         filter: Option<String>,
-        /// What they should be near to in meaning. It needs --embed.
+        /// The query of a semantic search. Needs --embed.
         #[arg(long, value_name = "TEXT")]
         query: Option<String>,
-        /// At most so many.
+        /// The maximum number of items.
         #[arg(long, value_name = "N", default_value_t = 10)]
         limit: usize,
-        /// Leave out so many of the first.
+        /// Skip this many of the first.
         #[arg(long, value_name = "N", default_value_t = 0)]
         offset: usize,
         #[command(flatten)]
@@ -115,72 +115,72 @@ Examples:
   ckpt store namespaces --prefix users --max-depth 2
   ckpt store namespaces --prefix 'users.*' --json")]
     Namespaces {
-        /// Those that begin with these labels, of which `*` stands for any one.
+        /// Only those that begin with these labels; `*` matches any one label.
         #[arg(long, value_name = "LABELS")]
         prefix: Option<String>,
-        /// Those that end with these labels, of which `*` stands for any one.
+        /// Only those that end with these labels; `*` matches any one label.
         #[arg(long, value_name = "LABELS")]
         suffix: Option<String>,
-        /// Cut them to so many labels, and list each once that is left.
+        /// Truncate them to this many labels, and remove duplicates.
         #[arg(long, value_name = "N")]
         max_depth: Option<usize>,
-        /// At most so many.
+        /// The maximum number of namespaces.
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
-        /// Leave out so many of the first.
+        /// Skip this many of the first.
         #[arg(long, value_name = "N", default_value_t = 0)]
         offset: usize,
     },
-    /// Remove the items that have expired. Nobody sees them before either.
+    /// Remove expired items. They are invisible even before that.
     #[command(after_help = "Example:\n  ckpt store sweep")]
     Sweep,
-    /// Put a few notes into a store in memory, and find them by filter and by questions. Needs no database.
+    /// Put a few notes into an in-memory store, and find them by filter and by question. Needs no database.
     ///
-    /// What embeds them is `ngrams`: it finds by the words of a question, as a model finds by what it means.
+    /// They are embedded by `ngrams`, which compares words, where a model compares meaning.
     #[command(after_help = "Example:\n  ckpt store demo")]
     Demo,
 }
 
-/// Whether reading counts as use.
+/// Whether reads refresh the TTL.
 #[derive(Debug, Args)]
 pub(crate) struct Refresh {
-    /// Let the times to live of what is found begin anew, as an agent's reads do. A look from outside does not.
+    /// Refresh the TTL of the items found, as an agent's reads do. Off by default.
     #[arg(long)]
     pub(crate) refresh_ttl: bool,
 }
 
-/// What makes a store search by meaning.
+/// The options of semantic search.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Vectors")]
 pub(crate) struct Index {
-    /// What makes the vectors: the name of a model on a server with OpenAI's API, or `ngrams`, which needs no server and
-    /// finds texts with the same words. The key is in `OPENAI_API_KEY`.
+    /// The embeddings: the name of a model on a server with OpenAI's API, or `ngrams`, which needs no server and finds
+    /// texts with the same words. The API key is read from `OPENAI_API_KEY`.
     #[arg(long, env = "CKPT_EMBED", value_name = "MODEL")]
     pub(crate) embed: Option<String>,
-    /// The server, as in `http://localhost:11434/v1`; `OPENAI_BASE_URL`, or else OpenAI's, if not given. Texts and the key
-    /// are sent there.
+    /// The server, such as `http://localhost:11434/v1`; by default `OPENAI_BASE_URL`, or else OpenAI's. Texts and the API
+    /// key are sent there.
     #[arg(long, env = "CKPT_EMBED_URL", value_name = "URL")]
     pub(crate) embed_url: Option<String>,
-    /// How many dimensions the vectors have: the model's own, for `ngrams` as many as you like.
+    /// The number of dimensions of the vectors: that of the model; any number for `ngrams`.
     #[arg(long, env = "CKPT_EMBED_DIMS", value_name = "N")]
     pub(crate) embed_dims: Option<usize>,
-    /// Ask the model for vectors of --embed-dims dimensions in place of its own length.
+    /// Request vectors of --embed-dims dimensions from the model, instead of its default length.
     #[arg(long)]
     pub(crate) embed_shorten: bool,
-    /// Embed the text at this path, such as `text`, `meta.title` or `parts[*].text`; the whole value, if not given. May be
+    /// Embed the text at this path, such as `text`, `meta.title` or `parts[*].text`; the whole value by default. May be
     /// repeated.
     #[arg(long, value_name = "PATH")]
     pub(crate) embed_field: Vec<String>,
-    /// How nearness is measured.
+    /// How the distance of vectors is measured.
     #[arg(long, value_enum, default_value_t = Distance::Cosine)]
     pub(crate) distance: Distance,
-    /// How vectors are stored: in 4 bytes for each dimension, or 2.
+    /// How vectors are stored: with 4 bytes per dimension, or 2.
     #[arg(long, value_enum, default_value_t = VectorType::Vector)]
     pub(crate) vector_type: VectorType,
-    /// How the nearest are found: by a graph of neighbours, by lists, or exactly by looking at all.
+    /// How the nearest vectors are found: by a graph of neighbours, by lists, or exactly by a scan of all.
     #[arg(long, value_enum, default_value_t = Ann::Hnsw)]
     pub(crate) ann: Ann,
-    /// How many lists `--ann ivfflat` has: about one for every thousand vectors.
+    /// The number of lists of `--ann ivfflat`: about one per thousand vectors.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) ann_lists: u32,
 }

@@ -24,7 +24,7 @@ struct Url(String);
 
 impl fmt::Debug for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The rest may hold a password.
+        // The rest may contain a password.
         f.debug_tuple("Url").field(&self.name()).finish()
     }
 }
@@ -53,23 +53,23 @@ pub(crate) async fn run(options: &Options, filter: Option<String>, store: bool) 
         let run = Run::new::<Stores>(options.json, &chosen).await?;
         let ended = run_store_cases(
             scratch.clone(),
-            |case| chosen(case.name()) && run.goes_on(),
-            |case, outcome| run.ended(case.name(), outcome),
+            |case| chosen(case.name()) && run.continues(),
+            |case, outcome| run.report(case.name(), outcome),
         )
         .await;
         let dropped = scratch.drop_schemas().await;
-        return run.end(ended).and(dropped);
+        return run.finish(ended).and(dropped);
     }
-    // Says what is wrong with the URL before anything is tried.
+    // Reports an invalid URL before any case runs.
     open::open(&url, None, Sealed::Refuse)?;
     let run = Run::new::<Savers>(options.json, &chosen).await?;
     let ended = run_cases(
         Arc::new(Url(url)),
-        |case| chosen(case.name()) && run.goes_on(),
-        |case, outcome| run.ended(case.name(), outcome),
+        |case| chosen(case.name()) && run.continues(),
+        |case, outcome| run.report(case.name(), outcome),
     )
     .await;
-    run.end(ended)
+    run.finish(ended)
 }
 
 /// A run of either suite.
@@ -85,19 +85,20 @@ impl Run {
     async fn new<S: Suite>(json: bool, chosen: &(impl Fn(&str) -> bool + Sync)) -> Result<Self> {
         let total = S::cases().iter().filter(|case| chosen(case.name())).count();
         if total == 0 {
-            return Err(Failure::not_found("no case has such a name"));
+            return Err(Failure::not_found("no case matches the filter"));
         }
         let stop = stop_when_interrupted().await;
         let bar = progress(Some(u64::try_from(total).unwrap_or(u64::MAX)), "cases run");
         Ok(Self { json, total, bar, stop, printed: Mutex::new(Ok(())) })
     }
 
-    /// Whether nobody has had enough.
-    fn goes_on(&self) -> bool {
+    /// Whether to run further cases: not after Ctrl-C or a failure to print.
+    fn continues(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
 
-    fn ended(&self, name: &str, outcome: &Outcome) {
+    /// Prints the outcome of a case.
+    fn report(&self, name: &str, outcome: &Outcome) {
         self.bar.inc(1);
         let (style, word, why) = match outcome {
             Outcome::Passed => (GOOD, "passed", String::new()),
@@ -105,7 +106,7 @@ impl Run {
             Outcome::Ignored(reason) => (DIM, "ignored", reason.clone()),
             _ => (DIM, "unknown", String::new()),
         };
-        // Shown at once: a run takes a while, and a reader who has seen enough ends it.
+        // Flushed per case: a run takes a while, and closing the pipe ends it.
         let print = || -> Result<()> {
             let mut stdout = stdout();
             if self.json {
@@ -127,20 +128,21 @@ impl Run {
         }
     }
 
-    fn end(self, ended: Result<Report, checkpoint_conformance::Failure>) -> Result<()> {
+    /// Prints the summary; fails if a case failed or the run was interrupted.
+    fn finish(self, ended: Result<Report, checkpoint_conformance::Failure>) -> Result<()> {
         let report = ended.map_err(Failure::failed)?;
         self.bar.finish_and_clear();
         self.printed.into_inner().unwrap_or_else(PoisonError::into_inner)?;
         let mut stdout = stdout();
-        let counts = (report.passed.len(), report.failed.len(), report.ignored.len());
+        let (passed, failed, ignored) = (report.passed.len(), report.failed.len(), report.ignored.len());
         if self.json {
-            json_line(&mut stdout, &json!({ "passed": counts.0, "failed": counts.1, "ignored": counts.2 }))?;
+            json_line(&mut stdout, &json!({ "passed": passed, "failed": failed, "ignored": ignored }))?;
         } else {
-            writeln!(stdout, "{} passed, {} failed, {} ignored", counts.0, counts.1, counts.2)?;
+            writeln!(stdout, "{passed} passed, {failed} failed, {ignored} ignored")?;
         }
         stdout.flush()?;
-        let (run, total) = (counts.0 + counts.1 + counts.2, self.total);
-        match counts.1 {
+        let (run, total) = (passed + failed + ignored, self.total);
+        match failed {
             _ if run < total => {
                 Err(Failure::interrupted(format!("interrupted after {run} of {total} cases")))
             }
@@ -151,17 +153,17 @@ impl Run {
     }
 }
 
-/// Becomes true at Ctrl-C: the case that runs then still deletes its threads. A second Ctrl-C ends the process.
+/// A flag that becomes true at Ctrl-C; the current case still deletes its threads. A second Ctrl-C ends the process.
 async fn stop_when_interrupted() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&stop);
+    let flag = Arc::clone(&stop);
     let mut first = Box::pin(tokio::signal::ctrl_c());
-    // The first poll takes the signal over; that has to be before a case runs.
-    let taken_over = poll_fn(|context| Poll::Ready(first.as_mut().poll(context))).await.is_pending();
-    if taken_over {
+    // The first poll installs the signal handler, which must happen before a case runs.
+    let installed = poll_fn(|context| Poll::Ready(first.as_mut().poll(context))).await.is_pending();
+    if installed {
         tokio::spawn(async move {
             if first.await.is_ok() {
-                asked.store(true, Ordering::Relaxed);
+                flag.store(true, Ordering::Relaxed);
                 if tokio::signal::ctrl_c().await.is_ok() {
                     std::process::exit(130);
                 }

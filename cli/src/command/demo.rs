@@ -1,7 +1,7 @@
-//! `ckpt demo`: a small agent is killed in the middle of a step, and resumed.
+//! `ckpt demo`: kills a small agent in the middle of a step, and resumes it.
 //!
-//! The agent runs in processes of its own. Every start of a task is a line in a file next to the database: that is how
-//! the demo knows what was run twice and what was not.
+//! The agent runs in separate processes. Every start of a task is logged to a file next to the database, by which the
+//! demo knows what ran twice.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -25,10 +25,10 @@ const DATABASE: &str = "demo.sqlite";
 const STARTS: &str = "started-tasks.txt";
 const THREAD: &str = "demo";
 
-/// The tasks of the research step. The first is quick, so that it has finished when the process dies.
+/// The tasks of the research step. The first is quick, so that it has finished when the process is killed.
 const RESEARCH: [&str; 3] = ["climate", "prices", "flights"];
 
-/// What the agent knows: each field is a channel.
+/// The state of the agent: each field is a channel.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct Trip {
     question: String,
@@ -38,7 +38,7 @@ struct Trip {
     answer: Option<String>,
 }
 
-/// What a task of the research brings.
+/// The result of a research task.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
     note: String,
@@ -48,7 +48,7 @@ fn saver(dir: &Path) -> Result<SqliteSaver> {
     Ok(SqliteSaver::builder(dir.join(DATABASE)).build()?)
 }
 
-/// The agent: goes on from the newest checkpoint until there is an answer.
+/// Runs the agent from the newest checkpoint until there is an answer.
 pub(crate) async fn agent(arguments: &DemoAgent) -> Result<()> {
     let saver = saver(&arguments.dir)?;
     saver.setup().await?;
@@ -75,7 +75,7 @@ pub(crate) async fn agent(arguments: &DemoAgent) -> Result<()> {
     }
 }
 
-/// One step of parallel tasks: each records its result as soon as it has one, and what is recorded is not done again.
+/// One step of parallel tasks. Each records its result when it finishes, and is not run again after that.
 async fn research(
     thread: &Thread<SqliteSaver>,
     at: &StateSnapshot,
@@ -86,8 +86,8 @@ async fn research(
         if let Some(found) = at.result::<Note>(topic)? {
             return Ok::<_, Failure>(found.note);
         }
-        note_start(&arguments.dir, topic)?;
-        // The first of them is faster; the others would take a while when the process is about to die.
+        log_start(&arguments.dir, topic)?;
+        // If the process is to be killed, only the first task finishes before.
         let quick = position == 0 || !arguments.die;
         tokio::time::sleep(Duration::from_millis(if quick { 20 } else { 60_000 })).await;
         let note = Note { note: format!("{topic} looks good") };
@@ -100,22 +100,22 @@ async fn research(
     try_join_all(tasks).await
 }
 
-fn note_start(dir: &Path, topic: &str) -> Result<()> {
+fn log_start(dir: &Path, topic: &str) -> Result<()> {
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(dir.join(STARTS))?;
     Ok(writeln!(file, "{topic}")?)
 }
 
-/// Ends this process as a crash would: nothing is flushed, closed or rolled back.
+/// Ends this process like a crash: nothing is flushed, closed or rolled back.
 fn kill_this_process() -> Result<()> {
     if cfg!(unix) {
         Command::new("kill").args(["-9", &std::process::id().to_string()]).status()?;
-        // The signal is on its way.
+        // Waits for the signal.
         std::thread::sleep(Duration::from_secs(10));
     }
     std::process::abort()
 }
 
-/// Whether a process ended by `kill -9`, or as near to it as the system has.
+/// Whether a process was killed with SIGKILL, or on other systems failed.
 fn was_killed(status: ExitStatus) -> bool {
     #[cfg(unix)]
     {
@@ -136,15 +136,15 @@ fn run_agent(dir: &Path, die: bool) -> Result<ExitStatus> {
     Ok(agent.status()?)
 }
 
-/// How often each task was started.
+/// The number of starts of each task.
 fn starts(dir: &Path) -> Result<Vec<usize>> {
     let text = std::fs::read_to_string(dir.join(STARTS))?;
     Ok(RESEARCH.iter().map(|topic| text.lines().filter(|line| line == topic).count()).collect())
 }
 
-/// Fails the demo when something that it shows is not so.
+/// Fails the demo if a claim does not hold.
 fn check(holds: bool, claim: &str) -> Result<()> {
-    if holds { Ok(()) } else { Err(Failure::failed(format!("the demo failed: it is not so that {claim}"))) }
+    if holds { Ok(()) } else { Err(Failure::failed(format!("the demo failed: expected that {claim}"))) }
 }
 
 fn folder(dir: Option<PathBuf>) -> Result<PathBuf> {
@@ -152,20 +152,23 @@ fn folder(dir: Option<PathBuf>) -> Result<PathBuf> {
         return Ok(tempfile::Builder::new().prefix("ckpt-demo-").tempdir()?.keep());
     };
     std::fs::create_dir_all(&dir)
-        .map_err(|error| Failure::usage(format!("the folder {} cannot be made: {error}", dir.display())))?;
+        .map_err(|error| Failure::usage(format!("cannot create the folder {}: {error}", dir.display())))?;
     if dir.join(DATABASE).exists() {
-        return Err(Failure::usage(format!("{} holds a demo already; give another --dir", dir.display())));
+        return Err(Failure::usage(format!(
+            "{} already contains a demo; choose another --dir",
+            dir.display()
+        )));
     }
     Ok(dir)
 }
 
-/// Tells the story, in either form.
+/// Prints the events of the demo, as text or JSON.
 struct Story {
     json: bool,
 }
 
 impl Story {
-    fn tell(&self, event: &str, facts: &serde_json::Value, lines: &[String]) -> Result<()> {
+    fn print(&self, event: &str, facts: &serde_json::Value, lines: &[String]) -> Result<()> {
         let mut out = stdout();
         if self.json {
             json_line(&mut out, &json!({ "event": event, "facts": facts }))?;
@@ -191,7 +194,7 @@ pub(crate) async fn run(dir: Option<PathBuf>, json: bool) -> Result<()> {
         String::new(),
         head("1. It runs, and is killed with SIGKILL in the middle of the research."),
     ];
-    story.tell("begin", &json!({ "database": dir.join(DATABASE) }), &begin)?;
+    story.print("begin", &json!({ "database": dir.join(DATABASE) }), &begin)?;
     let status = run_agent(&dir, true)?;
     check(was_killed(status), "the first process was killed")?;
     let saver = saver(&dir)?;
@@ -208,14 +211,14 @@ pub(crate) async fn run(dir: Option<PathBuf>, json: bool) -> Result<()> {
         String::new(),
         head("2. A new process resumes from the newest checkpoint."),
     ];
-    story.tell(
+    story.print(
         "killed",
         &json!({ "done": at_crash.done_tasks(), "checkpoint_id": at_crash.id() }),
         &lines,
     )?;
 
     let status = run_agent(&dir, false)?;
-    check(status.success(), "the second process came to an end")?;
+    check(status.success(), "the second process finished")?;
     let counts = starts(&dir)?;
     check(counts == [1, 2, 2], "only the unfinished tasks were run again")?;
     let end = latest().await?;
@@ -231,7 +234,11 @@ pub(crate) async fn run(dir: Option<PathBuf>, json: bool) -> Result<()> {
         String::new(),
         head("3. Back to the plan, and another way from there."),
     ];
-    story.tell("resumed", &json!({ "starts": counts, "answer": trip.answer, "steps": ids.len() }), &lines)?;
+    story.print(
+        "resumed",
+        &json!({ "starts": counts, "answer": trip.answer, "steps": ids.len() }),
+        &lines,
+    )?;
 
     let planned = thread.at(at_crash.id()).await?;
     let planned = planned.ok_or_else(|| Failure::failed("the demo failed: the planned step is gone"))?;
@@ -239,7 +246,7 @@ pub(crate) async fn run(dir: Option<PathBuf>, json: bool) -> Result<()> {
     let edited = Trip { plan: vec!["trains".into()], ..fork.values()? };
     thread.update(&fork, &edited).await?;
     let status = run_agent(&dir, false)?;
-    check(status.success(), "the third process came to an end")?;
+    check(status.success(), "the third process finished")?;
     let other: Trip = latest().await?.values()?;
     check(other.notes == ["trains looks good"], "the fork took its own way")?;
     let kept = thread.at(end.id()).await?.map(|at| at.values::<Trip>()).transpose()?;
@@ -249,7 +256,7 @@ pub(crate) async fn run(dir: Option<PathBuf>, json: bool) -> Result<()> {
         good("the first answer is still in the history".into()),
         String::new(),
     ];
-    story.tell("forked", &json!({ "answer": other.answer, "fork": fork.id() }), &lines)?;
+    story.print("forked", &json!({ "answer": other.answer, "fork": fork.id() }), &lines)?;
 
     let saver: Saver = std::sync::Arc::new(saver);
     history::run(&saver, history::Asked { thread: THREAD.into(), ns: None, limit: None }, json).await?;
@@ -258,5 +265,5 @@ pub(crate) async fn run(dir: Option<PathBuf>, json: bool) -> Result<()> {
         String::new(),
         format!("   Look closer: {}", styled(BOLD, format!("ckpt --url {url} show {THREAD}"))),
     ];
-    story.tell("end", &json!({ "url": url }), &lines)
+    story.print("end", &json!({ "url": url }), &lines)
 }

@@ -15,10 +15,10 @@ use crate::output::{
     width,
 };
 
-/// How many names of changed channels stand on a line.
-const NAMES: usize = 6;
+/// The most names of changed channels on a line.
+const MAX_NAMES: usize = 6;
 
-/// What was asked for.
+/// The arguments of `history`.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) thread: String,
@@ -35,7 +35,7 @@ pub(crate) async fn run(saver: &Saver, asked: Asked, json: bool) -> Result<()> {
     let mut nodes = Vec::new();
     let mut found = false;
     let bar = if json { indicatif::ProgressBar::hidden() } else { progress(None, "checkpoints read:") };
-    // What was read before a row that cannot be read is shown all the same.
+    // Checkpoints that were read before an error are printed nevertheless.
     let mut ended = Ok(());
     while let Some(tuple) = tuples.try_next().await.unwrap_or_else(|error| {
         ended = Err(error);
@@ -73,14 +73,14 @@ struct Node {
     id: Str,
     parent: Option<Str>,
     /// The checkpoint of the enclosing namespace that ran this one's subgraph.
-    run_by: Option<(Str, Str)>,
+    run_by: Option<Key>,
     step: Option<i64>,
     source: String,
     time: String,
     sealed: bool,
     updated: Option<Vec<Str>>,
     versions: ChannelVersions,
-    /// By task, the channels written to.
+    /// The channels written to, by task.
     pending: Vec<(String, Vec<Str>)>,
 }
 
@@ -98,7 +98,7 @@ impl From<&CheckpointTuple> for Node {
             }
         }
         Self {
-            run_by: run_by.map(|id| (enclosing.into(), id.into())),
+            run_by: run_by.map(|id| Key { ns: enclosing.into(), id: id.into() }),
             id: tuple.checkpoint.id.clone(),
             parent: tuple.parent_checkpoint_id().map(Str::from),
             step: tuple.metadata.step(),
@@ -113,7 +113,7 @@ impl From<&CheckpointTuple> for Node {
     }
 }
 
-/// A task by its node where that is known, else by the beginning of its id.
+/// The name of a task: its node if that is known, else the beginning of its id.
 pub(super) fn task(task_path: &str, task_id: &str) -> String {
     const NULL_TASK: &str = "00000000-0000-0000-0000-000000000000";
     let short = |id: &str| id.chars().take(8).collect::<String>();
@@ -126,26 +126,31 @@ pub(super) fn task(task_path: &str, task_id: &str) -> String {
     clean(&name).into_owned()
 }
 
-type Location = (Str, Str);
-
-struct Tree {
-    /// The terminal's width, if it is one.
-    width: Option<usize>,
-    nodes: HashMap<Location, Node>,
-    /// By place of the parent, the ids of its children, oldest first.
-    children: HashMap<Location, BTreeSet<Str>>,
-    /// By place of the checkpoint that ran them, the first checkpoints of subgraphs.
-    subgraphs: HashMap<Location, BTreeSet<Location>>,
-    /// What no other line leads to.
-    roots: BTreeSet<Location>,
+/// Identifies a checkpoint of the thread.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Key {
+    ns: Str,
+    id: Str,
 }
 
-/// What is to be printed next, and what stands before it.
+struct Tree {
+    /// The terminal's width, if standard output is one.
+    width: Option<usize>,
+    nodes: HashMap<Key, Node>,
+    /// The ids of the children of a checkpoint, oldest first.
+    children: HashMap<Key, BTreeSet<Str>>,
+    /// The first checkpoints of the subgraphs that a checkpoint ran.
+    subgraphs: HashMap<Key, BTreeSet<Key>>,
+    /// The checkpoints without a parent.
+    roots: BTreeSet<Key>,
+}
+
+/// A node to print, and the text before it.
 struct Next {
-    place: Location,
+    key: Key,
     prefix: String,
     branch: &'static str,
-    /// Whether to name the namespace above it.
+    /// Whether to print the name of its namespace above it.
     heading: bool,
 }
 
@@ -159,22 +164,22 @@ impl Tree {
             roots: BTreeSet::new(),
         };
         for node in nodes {
-            tree.nodes.insert((node.checkpoint_ns.clone(), node.id.clone()), node);
+            tree.nodes.insert(Key { ns: node.checkpoint_ns.clone(), id: node.id.clone() }, node);
         }
-        for (place, node) in &tree.nodes {
-            let parent = node.parent.clone().map(|parent| (place.0.clone(), parent));
-            let parent = parent.filter(|parent| tree.nodes.contains_key(parent) && parent != place);
+        for (key, node) in &tree.nodes {
+            let parent = node.parent.clone().map(|id| Key { ns: key.ns.clone(), id });
+            let parent = parent.filter(|parent| tree.nodes.contains_key(parent) && parent != key);
             let run_by =
-                node.run_by.clone().filter(|run_by| tree.nodes.contains_key(run_by) && run_by.0 != place.0);
+                node.run_by.clone().filter(|run_by| tree.nodes.contains_key(run_by) && run_by.ns != key.ns);
             match (parent, run_by) {
                 (Some(parent), _) => {
-                    tree.children.entry(parent).or_default().insert(place.1.clone());
+                    tree.children.entry(parent).or_default().insert(key.id.clone());
                 }
                 (None, Some(run_by)) => {
-                    tree.subgraphs.entry(run_by).or_default().insert(place.clone());
+                    tree.subgraphs.entry(run_by).or_default().insert(key.clone());
                 }
                 (None, None) => {
-                    tree.roots.insert(place.clone());
+                    tree.roots.insert(key.clone());
                 }
             }
         }
@@ -182,7 +187,7 @@ impl Tree {
     }
 
     fn print(&self, out: &mut impl Write, thread: &str) -> Result<()> {
-        let namespaces: BTreeSet<_> = self.nodes.keys().map(|(checkpoint_ns, _)| checkpoint_ns).collect();
+        let namespaces: BTreeSet<_> = self.nodes.keys().map(|key| &key.ns).collect();
         let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         writeln!(
             out,
@@ -200,22 +205,22 @@ impl Tree {
         let mut printed = BTreeSet::new();
         let mut last_namespace = None;
         for root in &self.roots {
-            let heading = !root.0.is_empty() && last_namespace != Some(&root.0);
-            last_namespace = Some(&root.0);
+            let heading = !root.ns.is_empty() && last_namespace != Some(&root.ns);
+            last_namespace = Some(&root.ns);
             self.print_from(out, root, heading, &mut printed)?;
         }
-        // Parents in a circle lead nowhere: damaged data, but shown.
-        let mut rest: Vec<_> = self.nodes.keys().filter(|place| !printed.contains(*place)).cloned().collect();
+        // Corrupted data may have cycles of parents, which no root leads to; they are printed too.
+        let mut rest: Vec<_> = self.nodes.keys().filter(|key| !printed.contains(*key)).cloned().collect();
         rest.sort_unstable();
-        for place in rest {
-            if !printed.contains(&place) {
-                self.print_from(out, &place, true, &mut printed)?;
+        for key in rest {
+            if !printed.contains(&key) {
+                self.print_from(out, &key, true, &mut printed)?;
             }
         }
         Ok(())
     }
 
-    /// Prints a line, on a terminal no longer than it is wide: a wrapped line would break the tree.
+    /// Prints a line, truncated to the terminal's width: a wrapped line would break the tree.
     fn put(&self, out: &mut impl Write, line: &str) -> Result<()> {
         match self.width {
             Some(width) => writeln!(out, "{}", fit(line, width))?,
@@ -224,54 +229,51 @@ impl Tree {
         Ok(())
     }
 
-    /// Prints what a line leads to. A stack, not recursion: a history may be long.
+    /// Prints a subtree. It uses a stack instead of recursion, because a history may be long.
     fn print_from(
         &self,
         out: &mut impl Write,
-        root: &Location,
+        root: &Key,
         heading: bool,
-        printed: &mut BTreeSet<Location>,
+        printed: &mut BTreeSet<Key>,
     ) -> Result<()> {
-        let mut stack = vec![Next { place: root.clone(), prefix: String::new(), branch: "", heading }];
-        while let Some(Next { place, prefix, branch, heading }) = stack.pop() {
-            let Some(node) = self.nodes.get(&place).filter(|_| printed.insert(place.clone())) else {
+        let mut stack = vec![Next { key: root.clone(), prefix: String::new(), branch: "", heading }];
+        while let Some(Next { key, prefix, branch, heading }) = stack.pop() {
+            let Some(node) = self.nodes.get(&key).filter(|_| printed.insert(key.clone())) else {
                 continue;
             };
             if heading {
-                let name = styled(NAME, namespace(&place.0));
+                let name = styled(NAME, namespace(&key.ns));
                 self.put(out, &format!("{prefix}{branch}{} {name}", styled(DIM, "subgraph")))?;
             }
-            // Under the name of a subgraph, its own tree stands deeper.
+            // The tree of a subgraph is indented below its name.
             let (prefix, branch) = match (heading, branch) {
                 (true, _) => (format!("{prefix}│  "), ""),
                 (false, branch) => (prefix, branch),
             };
             self.put(out, &format!("{prefix}{branch}{}", self.line(node)))?;
             let own = if branch.is_empty() { prefix } else { format!("{prefix}│ ") };
-            let children: Vec<_> = self.children.get(&place).into_iter().flatten().collect();
+            let children: Vec<_> = self.children.get(&key).into_iter().flatten().collect();
             let bar = if children.is_empty() { "  " } else { "│ " };
             for (task, channels) in &node.pending {
                 let channels: Vec<_> = channels.iter().map(mark).collect();
                 let wrote = format!("{} {} {}", styled(DIM, "wrote"), task, channels.join(", "));
                 self.put(out, &format!("{own}{bar}     {wrote}"))?;
             }
-            // The last child goes on in the same column, the others branch off; what is pushed last comes first.
+            // The last child continues in the same column, the others branch off. The stack is last in, first out.
             let (main, forks) =
                 children.split_last().map_or((None, &[][..]), |(main, forks)| (Some(main), forks));
             if let Some(main) = main {
-                let place = (place.0.clone(), (*main).clone());
-                stack.push(Next { place, prefix: own.clone(), branch: "", heading: false });
+                let key = Key { ns: key.ns.clone(), id: (*main).clone() };
+                stack.push(Next { key, prefix: own.clone(), branch: "", heading: false });
             }
             for fork in forks.iter().rev() {
-                let place = (place.0.clone(), (*fork).clone());
-                stack.push(Next { place, prefix: own.clone(), branch: "├─", heading: false });
+                let key = Key { ns: key.ns.clone(), id: (*fork).clone() };
+                stack.push(Next { key, prefix: own.clone(), branch: "├─", heading: false });
             }
-            for subgraph in self.subgraphs.get(&place).into_iter().flatten().rev() {
+            for subgraph in self.subgraphs.get(&key).into_iter().flatten().rev() {
                 stack.push(Next {
-                    place: subgraph.clone(),
-                    prefix: own.clone(),
-                    branch: "├─",
-                    heading: true,
+                    key: subgraph.clone(), prefix: own.clone(), branch: "├─", heading: true
                 });
             }
         }
@@ -298,11 +300,11 @@ impl Tree {
         )
     }
 
-    /// The channels that the step changed: as it says itself, or else by comparing versions with the parent. `None` when
-    /// that is pruned, or beyond the limit.
+    /// The channels that the step changed: as recorded, or else by comparing versions with the parent. `None` if the
+    /// parent is pruned or beyond the limit.
     fn changed(&self, node: &Node) -> Option<String> {
-        let parent =
-            node.parent.as_ref().and_then(|id| self.nodes.get(&(node.checkpoint_ns.clone(), id.clone())));
+        let key = |id: &Str| Key { ns: node.checkpoint_ns.clone(), id: id.clone() };
+        let parent = node.parent.as_ref().and_then(|id| self.nodes.get(&key(id)));
         let by_version = || {
             let old = parent.map(|parent| &parent.versions);
             let changed = node
@@ -316,8 +318,8 @@ impl Tree {
         }
         let mut names: Vec<Str> = node.updated.clone().unwrap_or_else(by_version);
         names.sort_unstable();
-        let more = names.len().saturating_sub(NAMES);
-        let mut shown: Vec<_> = names.iter().take(NAMES).map(|name| clean(name)).collect();
+        let more = names.len().saturating_sub(MAX_NAMES);
+        let mut shown: Vec<_> = names.iter().take(MAX_NAMES).map(|name| clean(name)).collect();
         if more > 0 {
             shown.push(format!("and {more} more").into());
         }
@@ -325,7 +327,7 @@ impl Tree {
     }
 }
 
-/// Errors and interrupts stand out.
+/// The channel's name, with errors and interrupts highlighted.
 fn mark(channel: &Str) -> String {
     match &**channel {
         "__error__" | "__interrupt__" => styled(BAD, channel),

@@ -12,7 +12,7 @@ use crate::failure::{Failure, Result};
 use crate::open::Saver;
 use crate::output::{self, confirm, json_line, progress, stdout};
 
-/// Says what was done, in the form that was asked for.
+/// Prints the result, as text or JSON.
 pub(super) fn done(json: bool, result: &serde_json::Value, sentence: &str) -> Result<()> {
     let mut out = stdout();
     if json {
@@ -27,7 +27,7 @@ pub(super) fn require_consent(yes: bool, question: &str) -> Result<()> {
     if yes || confirm(question)? {
         Ok(())
     } else {
-        Err(Failure::usage("nothing was changed; --yes says that you mean it"))
+        Err(Failure::usage("nothing was changed; confirm with --yes"))
     }
 }
 
@@ -44,12 +44,12 @@ pub(crate) async fn copy_thread(
     json: bool,
 ) -> Result<()> {
     if source == target {
-        return Err(Failure::usage("the copy needs another id than the thread"));
+        return Err(Failure::usage("the copy must have another id than the thread"));
     }
     require_thread(saver, source).await?;
     if has_thread(saver, target).await? {
         let target = output::thread(target);
-        require_consent(yes, &format!("There is a thread {target} already. Mix the copy into its history?"))?;
+        require_consent(yes, &format!("Thread {target} already exists. Merge the copy into its history?"))?;
     }
     saver.copy_thread(source, target).await?;
     let sentence = format!("Copied {} to {}.", output::thread(source), output::thread(target));

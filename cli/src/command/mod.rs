@@ -1,4 +1,4 @@
-//! The commands, one file for each kind.
+//! The commands, one file per kind.
 
 mod conformance;
 mod copy;
@@ -55,13 +55,13 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
         Command::Conformance { filter, store } => conformance::run(&options, filter, store).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            // Some shells' scripts would offer hidden commands.
+            // Some shells' scripts would complete hidden commands.
             let all = Arguments::command();
-            let shown = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+            let visible = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
             let mut ckpt = clap::Command::new("ckpt")
                 .version(env!("CARGO_PKG_VERSION"))
                 .args(all.get_arguments().cloned())
-                .subcommands(shown);
+                .subcommands(visible);
             clap_complete::generate(shell, &mut ckpt, "ckpt", &mut script);
             let mut out = stdout();
             out.write_all(&script)?;
@@ -70,8 +70,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
     }
 }
 
-/// A checkpoint for programs: what `history` and `show` both say of it, with a value for each pending write if there is
-/// one to show.
+/// A checkpoint as JSON: the fields that `history` and `show` have in common, with a value for each pending write if
+/// `value` returns one.
 fn describe(tuple: &CheckpointTuple, value: impl Fn(&PendingWrite) -> Option<Json>) -> Map<String, Json> {
     let write = |write: &PendingWrite| {
         let mut line = json!({
@@ -101,17 +101,17 @@ fn describe(tuple: &CheckpointTuple, value: impl Fn(&PendingWrite) -> Option<Jso
     entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Whether some value of the checkpoint could not be opened: all of them, where they are stored as one.
+/// Whether some value of the checkpoint could not be decrypted; all of them, if the backend stores them as one.
 fn is_sealed(tuple: &CheckpointTuple) -> bool {
     let sealed = |value: &ChannelValue| matches!(value, ChannelValue::Blob(blob) if blob.is_sealed());
     tuple.checkpoint.is_sealed() || tuple.checkpoint.channel_values.values().any(sealed)
 }
 
-/// The failure for a thread, or a namespace of it, that has no checkpoint: says what is there instead.
+/// The failure for a thread or namespace without checkpoints; it lists what exists.
 async fn nothing_in(saver: &Saver, thread: &str, ns: Option<&str>) -> Failure {
     let mut namespaces = std::collections::BTreeSet::new();
     let mut tuples = saver.list(ListQuery::thread(thread));
-    // A look at the newest ones is enough for a hint.
+    // The newest ones are enough for a hint.
     for _ in 0..1000 {
         match tuples.try_next().await {
             Ok(Some(tuple)) => {
@@ -130,7 +130,7 @@ async fn nothing_in(saver: &Saver, thread: &str, ns: Option<&str>) -> Failure {
             namespaces.join(", ")
         )),
         _ => Failure::not_found(format!(
-            "there is no thread {}; `ckpt threads` lists those there are",
+            "there is no thread {}; `ckpt threads` lists the existing ones",
             output::thread(thread)
         )),
     }
@@ -145,7 +145,7 @@ async fn require_thread(saver: &Saver, thread: &str) -> Result<()> {
 async fn has_thread(saver: &Saver, thread: &str) -> Result<bool> {
     match saver.list_first(ListQuery::thread(thread)).await {
         Ok(found) => Ok(found.is_some()),
-        // A value that cannot be opened is one that is there.
+        // A value that cannot be decrypted proves that a checkpoint exists.
         Err(error) if error.kind() == checkpoint_core::ErrorKind::Crypto => Ok(true),
         Err(error) => Err(error.into()),
     }

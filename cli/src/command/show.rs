@@ -1,4 +1,4 @@
-//! `ckpt show`: what a checkpoint holds.
+//! `ckpt show`: prints the values of a checkpoint.
 
 use std::io::Write;
 
@@ -14,10 +14,10 @@ use crate::output::{
     self, BAD, BOLD, DIM, GOOD, ID, NAME, clean, json_line, namespace, stdout, styled, time,
 };
 
-/// Where the value of a delta channel is while there is no snapshot of it.
+/// The hint for a delta channel without a snapshot.
 const IN_WRITES: &str = "its value is in the pending writes since the last one, see `ckpt history`";
 
-/// What was asked for.
+/// The arguments of `show`.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) thread: String,
@@ -69,21 +69,21 @@ async fn find(saver: &Saver, asked: &Asked) -> Result<Option<CheckpointTuple>> {
         (Some(id), Some(ns)) => {
             saver.get_tuple(&root.with_checkpoint_ns(ns.as_str()).with_checkpoint_id(id.as_str())).await?
         }
-        // An id is rarely in two namespaces of one thread; then the first one is as good as the other.
+        // An id is rarely in two namespaces of one thread; then either will do.
         (Some(id), None) => {
             saver.list_first(ListQuery::thread(asked.thread.as_str()).checkpoint_id(id.as_str())).await?
         }
     })
 }
 
-/// Says what is there instead of what was asked for.
+/// The failure for a missing checkpoint; it lists what exists.
 async fn missing(saver: &Saver, asked: &Asked) -> Failure {
     let Some(id) = &asked.id else {
         return nothing_in(saver, &asked.thread, Some(asked.ns.as_deref().unwrap_or_default())).await;
     };
     match saver.list_first(ListQuery::thread(asked.thread.as_str())).await {
         Ok(Some(_)) => Failure::not_found(format!(
-            "thread {} has no checkpoint {}{}; `ckpt history` lists those it has",
+            "thread {} has no checkpoint {}{}; `ckpt history` lists the existing ones",
             output::thread(&asked.thread),
             clean(id),
             asked.ns.as_deref().map(|ns| format!(" in namespace {}", namespace(ns))).unwrap_or_default()
@@ -101,7 +101,7 @@ fn channels<'a>(
     values.filter(|(name, _)| asked.channel.as_deref().is_none_or(|wanted| wanted == *name))
 }
 
-/// The decoded value, or why there is none.
+/// The decoded value, or why it cannot be decoded.
 fn decode(value: &ChannelValue) -> Result<Value, String> {
     match value {
         ChannelValue::Blob(blob) if blob.is_sealed() => Err("encrypted, no key".into()),
@@ -206,17 +206,17 @@ fn print_lines(out: &mut impl Write, text: &str, indent: &str) -> Result<()> {
     Ok(())
 }
 
-/// The messages, if the value is one or a list of nothing else.
+/// The messages, if the value is a message or a list of only messages.
 fn chat(value: &Value) -> Option<Vec<Message>> {
     let one = |value: &Value| {
         let message: Message = ChannelValue::encode(value).ok()?.decode().ok()?;
-        let spoken = match (&message, value) {
-            // A plain map is taken for a message only where it has what every message has.
+        let is_message = match (&message, value) {
             (Message::Other(_), _) => false,
+            // A plain map is a message only if it has the field that every message has.
             (_, Value::Map(_)) => value.get("content").is_some(),
             _ => true,
         };
-        spoken.then_some(message)
+        is_message.then_some(message)
     };
     match value {
         Value::Array(items) if !items.is_empty() => items.iter().map(one).collect(),

@@ -11,8 +11,8 @@ use crate::failure::Result;
 use crate::open::Saver;
 use crate::output::{self, DIM, clean, json_line, stdout, styled, time};
 
-/// How many threads one table has: columns are fitted to the rows of one.
-const TABLE: usize = 200;
+/// The rows of one table; the width of columns is computed per table.
+const TABLE_ROWS: usize = 200;
 
 pub(crate) async fn run(
     saver: &Saver,
@@ -40,7 +40,7 @@ pub(crate) async fn run(
             continue;
         }
         rows.push(info);
-        if rows.len() == TABLE {
+        if rows.len() == TABLE_ROWS {
             writeln!(out, "{}", table(&std::mem::take(&mut rows)))?;
         }
     }

@@ -1,4 +1,4 @@
-//! What the tests of the binary share.
+//! Shared by the tests of the binary.
 
 #![expect(dead_code, reason = "each test binary uses some of it")]
 #![allow(unused_macros, unused_imports, reason = "each test binary uses some of it")]
@@ -12,7 +12,7 @@ use checkpoint_core::{
 use checkpoint_sqlite::SqliteSaver;
 use serde_json::Value as Json;
 
-/// Lists functions as tests, by their names. They start processes, so that none of them is asynchronous itself.
+/// Lists functions as tests, by name. They start processes, so none of them is async.
 macro_rules! blocking {
     ($($test:ident),* $(,)?) => {
         &[$((stringify!($test), |server| {
@@ -23,7 +23,7 @@ macro_rules! blocking {
 }
 pub(crate) use blocking;
 
-/// The key with which Python sealed the thread `enc-1` of its file: the bytes 0 to 31.
+/// The key with which Python encrypted the thread `enc-1` of its file: the bytes 0 to 31.
 pub(crate) fn key_file(directory: &Path) -> PathBuf {
     let path = directory.join("key");
     std::fs::write(&path, (0..32).collect::<Vec<u8>>()).unwrap();
@@ -52,7 +52,7 @@ impl Golden {
         ckpt().env("CKPT_URL", self.url()).args(arguments).output().unwrap()
     }
 
-    /// What a command that succeeds prints.
+    /// The output of a command that succeeds.
     pub(crate) fn text(&self, arguments: &[&str]) -> String {
         text(&self.run(arguments))
     }
@@ -107,7 +107,7 @@ pub(crate) fn rows(path: &Path) -> [Vec<Vec<rusqlite::types::Value>>; 2] {
     ]
 }
 
-/// Fails with the first row that differs, not with all of them.
+/// Fails with only the first row that differs.
 pub(crate) fn assert_same_rows(left: &Path, right: &Path) {
     for (left, right) in rows(left).iter().zip(&rows(right)) {
         for (left, right) in left.iter().zip(right) {
@@ -117,18 +117,17 @@ pub(crate) fn assert_same_rows(left: &Path, right: &Path) {
     }
 }
 
-/// Runs what is asynchronous.
+/// Runs a future.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// Fills a database with threads of so many steps, which have forks, subgraphs, parallel tasks, and writes with free
-/// positions.
+/// Fills a database with threads of `steps` steps, with forks, subgraphs, parallel tasks, and index gaps among writes.
 pub(crate) async fn fill(saver: &SqliteSaver, threads: &[&str], steps: i64, bytes: usize) {
     for thread in threads {
         let mut ids = Vec::new();
         for step in 0..steps {
-            // Every tenth step goes on from an older one.
+            // Every tenth step is a fork from an older one.
             let parent = if step % 10 == 9 { ids.get(ids.len() / 2) } else { ids.last() };
             let mut at = CheckpointConfig::new(*thread);
             if let Some(parent) = parent {

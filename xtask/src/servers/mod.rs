@@ -18,17 +18,17 @@ use crate::target;
 /// What can be done with the servers.
 #[derive(Subcommand)]
 pub(crate) enum Chore {
-    /// Starts servers in containers and waits until they answer. What runs already is left as it is.
+    /// Starts servers in containers and waits until they are ready. Running servers are not changed.
     ///
-    /// As root on Debian it installs and starts Docker where that is missing. Images are the official ones where a
-    /// registry answers, else they are built from Debian's packages.
+    /// As root on Debian it installs and starts Docker if it is missing. It uses the official images if a registry is
+    /// reachable, otherwise images built from Debian's packages.
     Up {
-        #[arg(value_name = "NAME", value_parser = server, help = format!("Which ones: {}; the default is all", names()))]
+        #[arg(value_name = "NAME", value_parser = server, help = format!("The servers: {}; all by default", names()))]
         servers: Vec<&'static Server>,
     },
-    /// Removes these containers, and what is in them.
+    /// Removes the containers and their data.
     Down,
-    /// Prints the variables of the servers that run, for a shell: export $(cargo xtask servers urls).
+    /// Prints the variables of the running servers, for a shell: export $(cargo xtask servers urls).
     Urls,
 }
 

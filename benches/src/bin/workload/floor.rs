@@ -1,5 +1,5 @@
-//! The floors: the workload's statements without our saver. The same driver sends them straight (`floor`), or
-//! `pgbench` does (`pgbench`), with payloads of the chats' mean size. Nothing is encoded and nothing decoded.
+//! The baselines ("floors"): the workload's statements without our saver, sent directly by the same driver (`floor`) or by
+//! `pgbench` (`pgbench`), with payloads of the chats' mean size. Nothing is encoded or decoded.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use crate::groups::{BIG_STEPS, STEPS, Saver, THREADS, check, run_id};
 use crate::place::{Database, Place};
 use crate::{Result, Run};
 
-/// How many messages a chat of 100 steps has at its mean step.
+/// The number of messages of a chat of 100 steps at its mean step.
 pub(crate) const MEAN_MESSAGES: u64 = STEPS / 2 + 1;
-/// How many messages a windowed thread has.
+/// The number of messages of a windowed thread.
 pub(crate) const WINDOW_MESSAGES: u64 = WINDOW as u64;
 
-/// What a step writes, as text.
+/// The payloads of a step, as text.
 #[derive(Debug)]
 pub(crate) struct Payload {
     pub(crate) messages: String,
@@ -87,7 +87,7 @@ fn writes(count: usize) -> String {
     )
 }
 
-/// Python's `SELECT_SQL`, but each blob looked up by its whole key.
+/// Python's `SELECT_SQL`, but each blob is found by its complete key.
 const SELECT: &str = "
     SELECT thread_id, checkpoint, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata,
         (SELECT array_agg(ARRAY[blobs.channel::bytea, blobs.type::bytea, blobs.blob])
@@ -109,7 +109,7 @@ const DELETE: &str = "
         writes AS (DELETE FROM checkpoint_writes WHERE thread_id = $1)
     DELETE FROM checkpoints WHERE thread_id = $1";
 
-/// Parameters that are all of one type.
+/// Converts parameters of one type.
 fn parameters<P: ToSql + Sync>(values: &[P]) -> Vec<&(dyn ToSql + Sync)> {
     values.iter().map(|value| value as &(dyn ToSql + Sync)).collect()
 }
@@ -169,7 +169,7 @@ fn checkpoint_id(step: u64) -> String {
 }
 
 pub(crate) async fn connect(database: &Database) -> Result<Client> {
-    // Left to choose, the server may plan each execution anew.
+    // Otherwise the server may plan each execution again.
     let options = format!("{} -c plan_cache_mode=force_generic_plan", database.options());
     database.server.connect(&database.name, &options).await
 }
@@ -181,7 +181,7 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
-    /// Reads with each of the parameters, and checks how many rows there are.
+    /// Reads with each of the parameters, and checks the number of rows.
     async fn read(
         &mut self,
         operation: &'static str,
@@ -202,7 +202,7 @@ impl Timed {
         Ok(())
     }
 
-    /// Runs a statement with each of the parameters, and checks how many rows it returns.
+    /// Runs a statement with each of the parameters, and checks the number of rows.
     pub(crate) async fn query<'a, P: ToSql + Sync + 'a>(
         &mut self,
         operation: &'static str,
@@ -222,7 +222,7 @@ impl Timed {
     }
 }
 
-/// Group chat: writes of mean size, then reads of what the saver wrote.
+/// Group chat: writes of mean size, then reads of the saver's rows.
 pub(crate) async fn chat(saver: Saver, place: &Place, database: &Database) -> Result<Run> {
     let connection = Connection::open(database, Arc::new(Payload::of(MEAN_MESSAGES)?)).await?;
     let mut recorder = Recorder::default();
@@ -234,7 +234,7 @@ pub(crate) async fn chat(saver: Saver, place: &Place, database: &Database) -> Re
         if thread == 1 {
             phase = Phase::begin();
         }
-        // Between the calls as much is done as beside the saver: what idles for a while answers later.
+        // As much work between the calls as with the saver: after idling, a call is slower.
         let mut chat =
             ChatThread::new(Arc::new(InMemorySaver::new()), 0, thread, messages(thread, STEPS + 1));
         chat.next_step();
@@ -327,7 +327,7 @@ pub(crate) async fn big(database: &Database) -> Result<Run> {
     Ok(Run { ops: recorder.finish(), level: None, disk: None })
 }
 
-/// Group conc: every task has a connection of its own.
+/// Group conc: every task has its own connection.
 pub(crate) async fn conc(database: &Database, tasks: usize, seconds: f64) -> Result<Run> {
     let payload = Arc::new(Payload::of(WINDOW_MESSAGES)?);
     let mut connections = Vec::new();

@@ -1,5 +1,5 @@
-//! The floor of group store: each call as one prepared statement on the store's table, straight from this driver. What
-//! is stored is JSON text already, and what comes back stays as it is.
+//! The baseline of group store: each call as one prepared statement on the store's table, sent directly by this driver.
+//! Values are JSON text, neither encoded nor decoded.
 
 use std::error::Error;
 
@@ -68,7 +68,7 @@ fn rows(batch: &[StoreItem]) -> Result<[Vec<Plain>; 3]> {
     Ok(columns)
 }
 
-/// The bounds of a search's namespace, and the kind. A user's namespace has nothing below it.
+/// The bounds of a search's namespace, and the kind. A user's namespace has no descendants.
 fn bounds(search: &StoreSearch, of_user: bool) -> Result<[Plain; 3]> {
     let prefix = search.prefix.to_text();
     let from = if of_user { prefix.clone() } else { format!("{prefix}.") };
@@ -99,7 +99,7 @@ pub(crate) async fn store(items: &Items, place: &Place, database: &Database) -> 
     Ok(Run { ops: timed.recorder.finish(), level: None, disk })
 }
 
-/// Runs a statement with each of the parameters, after once to warm up.
+/// Runs a statement with each of the parameters, after one run to warm up.
 async fn run<P: ToSql + Sync, const N: usize>(
     timed: &mut Timed,
     operation: &'static str,

@@ -1,4 +1,4 @@
-//! The groups of the workload, each on one saver. What is read is checked, outside of the timed part.
+//! The groups of the workload, each on one saver. Reads are checked outside the timed part.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,11 +14,11 @@ use checkpoint_core::{
 use crate::place::Place;
 use crate::{Result, Run};
 
-/// How many chats a group has.
+/// The number of chats of a group.
 pub(crate) const THREADS: u64 = 10;
-/// How many steps a chat has after its input.
+/// The number of steps of a chat after its input.
 pub(crate) const STEPS: u64 = 100;
-/// How many big blobs follow the first.
+/// The number of big blobs after the first.
 pub(crate) const BIG_STEPS: u64 = 20;
 
 pub(crate) type Saver = Arc<dyn BaseCheckpointSaver>;
@@ -31,13 +31,13 @@ pub(crate) fn check(holds: bool, what: &str) -> Result<()> {
     }
 }
 
-/// A number that tells the threads of one run from those of another.
+/// A number that distinguishes the threads of different runs.
 pub(crate) fn run_id() -> u32 {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     now.subsec_nanos() ^ std::process::id().rotate_left(16)
 }
 
-/// Reads one tuple and decodes its channels. The call alone is recorded under one name, with decoding under another.
+/// Reads one tuple and decodes its channels. Records the call under one name, and the call with decoding under another.
 async fn read_state(
     saver: &Saver,
     config: &CheckpointConfig,
@@ -53,7 +53,7 @@ async fn read_state(
     Ok((tuple, state))
 }
 
-/// Reads a listing to its end and decodes the channels of all tuples.
+/// Reads a list to its end and decodes the channels of all tuples.
 async fn read_listing(
     saver: &Saver,
     query: ListQuery,
@@ -71,7 +71,7 @@ async fn read_listing(
     Ok(states)
 }
 
-/// Each call is recorded with the encoding of its values and without.
+/// Records each call with and without the encoding of its values.
 async fn record_step(thread: &mut ChatThread, recorder: &mut Recorder) -> Result<()> {
     let step = thread.next_step();
     let begun = Mark::now();
@@ -229,7 +229,7 @@ pub(crate) async fn conc(saver: Saver, tasks: usize, seconds: f64) -> Result<Run
                 return Result::<_>::Ok((thread, walls));
             }
             walls.push(end - begun);
-            // The in-memory saver never waits; without this a few tasks would do all the steps.
+            // The in-memory saver never yields; without this a few tasks would run all the steps.
             tokio::task::consume_budget().await;
         }
     };

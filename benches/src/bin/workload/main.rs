@@ -1,6 +1,6 @@
 //! Runs one group of the workload on one saver or store, and prints one line of JSON with the latencies of each operation.
 //!
-//! Every run begins with a fresh file or database. What is read is checked, outside of the timed part.
+//! Every run starts with a new file or database. Reads are checked outside the timed part.
 
 mod floor;
 mod floor_store;
@@ -33,26 +33,25 @@ type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 /// Runs one group of the workload on one saver or store.
 #[derive(Debug, Clone, Parser)]
 struct Arguments {
-    /// The saver or store, or what is measured in its place.
+    /// The saver or store, or a baseline.
     #[arg(long, value_enum, default_value_t = Implementation::Sqlite)]
     r#impl: Implementation,
     /// What to run.
     #[arg(long, value_enum)]
     group: Group,
-    /// Whether a commit waits for the disk: SQLite's synchronous FULL or NORMAL, PostgreSQL's `synchronous_commit`.
+    /// The durability of commits: SQLite's synchronous FULL or NORMAL, PostgreSQL's `synchronous_commit`.
     #[arg(long, value_enum, default_value_t = Synchrony::On)]
     sync: Synchrony,
-    /// How many tasks (conc, 1 unless given), or how many steps (scale, 100 unless given).
+    /// The number of tasks (conc, 1 by default) or of steps (scale, 100 by default).
     #[arg(long)]
     level: Option<usize>,
-    /// How long the tasks of conc run.
+    /// The duration of conc.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Where the file is made, in a folder of its own that is removed afterwards; the default is the system's place
-    /// for temporary files.
+    /// The folder in which the file is created, in a temporary subfolder; the system's temporary folder by default.
     #[arg(long)]
     directory: Option<PathBuf>,
-    /// Runs everything on one thread, instead of one for each processor.
+    /// Runs everything on one thread, instead of one per CPU.
     #[arg(long)]
     current_thread: bool,
     #[command(flatten)]
@@ -61,18 +60,18 @@ struct Arguments {
     recall: RecallArguments,
 }
 
-/// What is particular to PostgreSQL.
+/// The options for PostgreSQL.
 #[derive(Debug, Clone, Args)]
 struct PostgresArguments {
     #[command(flatten)]
     server: Server,
-    /// How many connections the saver or store may open; the default is its own.
+    /// The size of the connection pool; by default that of the saver or store.
     #[arg(long)]
     pool: Option<usize>,
-    /// Leaves the compression of blobs to the server's default.
+    /// Uses the server's default compression of blobs.
     #[arg(long)]
     no_lz4: bool,
-    /// Lets the store make its index for filters.
+    /// Makes the store build its index for filters.
     #[arg(long)]
     filter_index: bool,
 }
@@ -82,7 +81,7 @@ enum Implementation {
     Sqlite,
     Memory,
     Postgres,
-    /// The statements of PostgreSQL without the saver, straight from this driver.
+    /// The statements of PostgreSQL without the saver, sent directly by this driver.
     Floor,
     /// The statements of PostgreSQL by pgbench: writes only, and without group big.
     Pgbench,
@@ -95,17 +94,17 @@ enum Group {
     Chat,
     /// One channel of 1 MiB, written and read.
     Big,
-    /// Several tasks, each with a thread of its own.
+    /// Several tasks, each with its own thread.
     Conc,
     /// One long thread whose state stays the same size.
     Scale,
     /// Items that are put, read, searched, put in batches, and their namespaces.
     Store,
-    /// Searches with a query, held against the exact answers.
+    /// Searches with a query, compared with exact results.
     Recall,
-    /// Nothing: prints the items of group store as JSON, for a driver in another language.
+    /// Runs nothing: prints the items of group store as JSON, for a driver in another language.
     Items,
-    /// Nothing: prints the messages of the ten chats as JSON, one chat a line, for a driver in another language.
+    /// Runs nothing: prints the messages of the ten chats as JSON, one chat per line, for a driver in another language.
     Data,
 }
 
@@ -130,7 +129,7 @@ struct Line {
     at: Str,
 }
 
-/// What a group leaves.
+/// The result of a group.
 struct Run {
     ops: IndexMap<&'static str, Latencies>,
     level: Option<usize>,
@@ -138,7 +137,7 @@ struct Run {
 }
 
 impl Run {
-    /// Sums up the steps that several tasks made.
+    /// Summarizes the steps of several tasks.
     fn of_steps(walls: Vec<Duration>, seconds: Duration, begun: Mark, phase: Phase, tasks: usize) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "a run has far fewer than 2^52 steps")]
         let steps_s = walls.len() as f64 / seconds.as_secs_f64();
@@ -154,7 +153,7 @@ impl Run {
 }
 
 impl Arguments {
-    /// What tells this run's settings from others'.
+    /// A name for the settings of this run.
     fn name(&self) -> String {
         let mut name = match self.r#impl {
             Implementation::Sqlite => "rust-sqlite",
@@ -234,7 +233,7 @@ impl Arguments {
             Group::Conc => floor::conc(database, self.level(), self.seconds).await,
             Group::Scale => floor::scale(saver, database, self.level()).await,
             Group::Store | Group::Recall | Group::Items | Group::Data => {
-                Err("this group is not one of savers".into())
+                Err("this group has no saver".into())
             }
         }
     }
@@ -260,7 +259,7 @@ impl Arguments {
             Group::Conc => groups::conc(saver, self.level(), self.seconds).await,
             Group::Scale => groups::scale(saver, place, self.level()).await,
             Group::Store | Group::Recall | Group::Items | Group::Data => {
-                Err("this group is not one of savers".into())
+                Err("this group has no saver".into())
             }
         }
     }
@@ -286,9 +285,9 @@ fn main() -> Result<()> {
         return runtime.block_on(async { tokio::spawn(async move { recall::run(&task).await }).await })?;
     }
     let run = match arguments.r#impl {
-        // On the thread that waits for the file's threads.
+        // On the thread that waits for SQLite's threads.
         Implementation::Memory | Implementation::Sqlite => runtime.block_on(task.run())?,
-        // In a task, as an application's calls are: connections are tasks too, of the same threads.
+        // In a task, like an application's calls: the connections are tasks too, on the same threads.
         _ => runtime.block_on(async { tokio::spawn(async move { task.run().await }).await })??,
     };
     let line = Line {
@@ -305,7 +304,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The most memory that this process ever had, where the system tells.
+/// The peak memory of this process, if the system reports it.
 fn max_rss_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

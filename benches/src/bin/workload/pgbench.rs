@@ -1,4 +1,4 @@
-//! The floors that PostgreSQL's own `pgbench` runs: one script each, on tables that nobody else wrote to.
+//! The baselines by PostgreSQL's `pgbench`: one script each, on new tables.
 
 use std::path::Path;
 use std::process::Command;
@@ -54,12 +54,12 @@ fn writes(variables: &[&str]) -> String {
     )
 }
 
-/// A whole step as LangGraph calls it: two statements and two commits.
+/// A complete step as LangGraph runs it: two statements and two commits.
 fn step() -> String {
     writes(&["message", "tiny"]) + &put(&[("messages", "messages")])
 }
 
-/// Group chat: the statements one by one, each in a database of its own.
+/// Group chat: the statements one by one, each in a new database.
 pub(crate) async fn chat(server: &Server, sync: Synchrony) -> Result<Run> {
     let payload = Payload::of(MEAN_MESSAGES)?;
     let put_2 = put(&[("messages", "messages"), ("note", "settings")]);
@@ -80,7 +80,7 @@ pub(crate) async fn chat(server: &Server, sync: Synchrony) -> Result<Run> {
     Ok(Run { ops, level: None, disk: None })
 }
 
-/// Group conc: whole steps, with a connection for each task.
+/// Group conc: complete steps, with a connection for each task.
 pub(crate) async fn conc(server: &Server, sync: Synchrony, tasks: usize, seconds: f64) -> Result<Run> {
     let payload = Payload::of(WINDOW_MESSAGES)?;
     let seconds = Duration::try_from_secs_f64(seconds)?.as_secs().max(1);
@@ -100,7 +100,7 @@ pub(crate) async fn conc(server: &Server, sync: Synchrony, tasks: usize, seconds
 
 type Operations = IndexMap<&'static str, Latencies>;
 
-/// One transaction, and the table that it is run on.
+/// One transaction, and its table.
 struct Script<'a> {
     operation: &'static str,
     text: &'a str,
@@ -153,7 +153,7 @@ impl Script<'_> {
         recorder.end(self.operation, phase);
         let mut operations = recorder.finish();
         for latencies in operations.values_mut() {
-            // What the recorder saw is this process, which only waited.
+            // The recorder measured this process, which only waited.
             #[expect(clippy::cast_precision_loss, reason = "a run has far fewer than 2^52 transactions")]
             let n = latencies.n as f64;
             latencies.client_cpu_ms = (processor_of_children() - before) * 1000.0 / n;
@@ -162,10 +162,10 @@ impl Script<'_> {
     }
 }
 
-/// The seconds of processor time of all programs that this one ran. The system counts them in ticks of 10 ms.
+/// The CPU time of all child processes in seconds, counted in ticks of 10 ms.
 fn processor_of_children() -> f64 {
     let line = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program comes before, and may have blanks in it.
+    // The program's name comes before, and may contain blanks.
     let after_name = line.rsplit(')').next().unwrap_or_default();
     let ticks: f64 =
         after_name.split_whitespace().skip(13).take(2).filter_map(|word| word.parse::<f64>().ok()).sum();
@@ -174,7 +174,7 @@ fn processor_of_children() -> f64 {
     ticks / per_second
 }
 
-/// Reads pgbench's logs: the third word of a line is how long a transaction took, in microseconds.
+/// Reads pgbench's logs: the third word of a line is the duration of a transaction in microseconds.
 fn latencies(folder: &Path) -> Result<Vec<Duration>> {
     let mut walls = Vec::new();
     for file in std::fs::read_dir(folder)? {
@@ -184,7 +184,7 @@ fn latencies(folder: &Path) -> Result<Vec<Duration>> {
         }
         let lines = std::fs::read_to_string(file.path())?;
         for line in lines.lines() {
-            let took = line.split_whitespace().nth(2).ok_or("pgbench wrote another log than is known")?;
+            let took = line.split_whitespace().nth(2).ok_or("pgbench wrote a log in an unknown format")?;
             walls.push(Duration::from_micros(took.parse()?));
         }
     }

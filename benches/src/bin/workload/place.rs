@@ -1,4 +1,4 @@
-//! Where a saver keeps its data, fresh for every run.
+//! Where a saver stores its data, new for every run.
 
 use std::path::{Path, PathBuf};
 
@@ -11,19 +11,19 @@ use crate::{Result, Synchrony};
 /// The sizes of tables or files, in bytes.
 pub(crate) type Disk = IndexMap<String, IndexMap<&'static str, i64>>;
 
-/// Where a saver keeps its data.
+/// Where a saver stores its data.
 #[derive(Debug)]
 pub(crate) enum Place {
-    /// In the process.
+    /// In memory.
     Memory,
     /// In a file.
     File(PathBuf),
-    /// In a database of its own.
+    /// In a new database.
     Database(Database),
 }
 
 impl Place {
-    /// Tells how large the data is.
+    /// Returns the size of the data.
     pub(crate) async fn disk(&self) -> Result<Option<Disk>> {
         match self {
             Self::Memory => Ok(None),
@@ -41,7 +41,7 @@ impl Place {
         }
     }
 
-    /// Gathers the statistics that reads are planned with, so that they do not depend on when autovacuum comes by.
+    /// Updates the planner's statistics, so that reads do not depend on the timing of autovacuum.
     pub(crate) async fn analyze(&self) -> Result<()> {
         if let Self::Database(database) = self {
             database.run("VACUUM (ANALYZE)").await?;
@@ -50,16 +50,16 @@ impl Place {
     }
 }
 
-/// The server on which databases are made, by a role that may make them.
+/// The server for the databases, with a role that may create them.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Server {
-    /// Where PostgreSQL listens.
+    /// The host of PostgreSQL.
     #[arg(long, env = "BENCH_PG_HOST", default_value = "127.0.0.1")]
     pub(crate) host: String,
     /// Its port.
     #[arg(long, env = "BENCH_PG_PORT", default_value_t = 5432)]
     pub(crate) port: u16,
-    /// Who makes the databases.
+    /// The role that creates the databases.
     #[arg(long, env = "BENCH_PG_USER", default_value = "postgres")]
     pub(crate) user: String,
     /// The password.
@@ -78,7 +78,7 @@ impl Server {
         Ok(client)
     }
 
-    /// Makes a database, and brings the server to the same state before every run.
+    /// Creates a database, and brings the server to the same state before every run.
     pub(crate) async fn database(&self, sync: Synchrony) -> Result<Database> {
         let name = format!("bench_{:08x}_{}", crate::groups::run_id(), std::process::id());
         let admin = self.connect("postgres", "").await?;
@@ -87,7 +87,7 @@ impl Server {
     }
 }
 
-/// A database of its own.
+/// A new database.
 #[derive(Debug)]
 pub(crate) struct Database {
     pub(crate) server: Server,
@@ -96,7 +96,7 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// The options of every connection: whether a commit waits for the disk.
+    /// The options of every connection: the durability of commits.
     pub(crate) fn options(&self) -> &'static str {
         match self.sync {
             Synchrony::On => "-c synchronous_commit=on",
@@ -104,7 +104,7 @@ impl Database {
         }
     }
 
-    /// The URL that a saver is given.
+    /// The URL for a saver.
     pub(crate) fn url(&self) -> String {
         let Server { host, port, user, password } = &self.server;
         let (user, password, options) = (encoded(user), encoded(password), encoded(self.options()));
@@ -112,7 +112,7 @@ impl Database {
         format!("postgres://{user}:{password}@{host}:{port}/{name}?sslmode=disable&options={options}")
     }
 
-    /// Runs a statement on a connection of its own.
+    /// Runs a statement on a new connection.
     pub(crate) async fn run(&self, sql: &str) -> Result<()> {
         Ok(self.server.connect(&self.name, "").await?.batch_execute(sql).await?)
     }
@@ -135,14 +135,14 @@ impl Database {
         rows.iter().map(sizes).collect()
     }
 
-    /// Removes the database, whoever is still connected to it.
+    /// Drops the database, even if there are connections to it.
     pub(crate) async fn remove(self) -> Result<()> {
         let admin = self.server.connect("postgres", "").await?;
         Ok(admin.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name)).await?)
     }
 }
 
-/// Text as a part of a URL.
+/// Percent-encodes text for a URL.
 fn encoded(text: &str) -> String {
     let byte = |byte: u8| {
         if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") }

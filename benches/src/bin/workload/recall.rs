@@ -1,5 +1,5 @@
-//! Group recall: how many of the nearest items a search with a query finds, and how long it takes, on vectors in clusters.
-//! The answers are held against the exact ones, which are computed here.
+//! Group recall: the recall and latency of searches with a query, on clustered vectors. Results are compared with exact
+//! ones, which are computed here.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -21,40 +21,40 @@ use crate::place::{Disk, Place};
 use crate::stores::Store;
 use crate::{Arguments, Implementation, Result};
 
-/// How many items a search finds.
+/// The limit of a search.
 const NEAREST: usize = 10;
-/// Scores as near as this are the same: vectors are single floats.
+/// Scores that differ by less are equal: vectors are 32-bit floats.
 const ROUNDING: f64 = 1e-6;
 /// The cosine, as all vectors have length 1.
 const NEARNESS: Distance = Distance::InnerProduct;
-/// How far a score of 16-bit floats may be from the exact one.
+/// The maximum error of a score of 16-bit floats.
 const HALF_ROUNDING: f64 = 5e-3;
-/// How many searches of each kind come before those that are timed.
+/// The number of untimed searches of each kind before the timed ones.
 const WARM_UP: usize = 10;
 
-/// What is particular to group recall.
+/// The options of group recall.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Group recall")]
 pub(crate) struct RecallArguments {
-    /// How many items there are.
+    /// The number of items.
     #[arg(long, default_value_t = 100_000)]
     vectors: usize,
-    /// How long their vectors are.
+    /// The dimensions of their vectors.
     #[arg(long, default_value_t = 384)]
     dims: usize,
-    /// How many clusters they come in.
+    /// The number of clusters.
     #[arg(long, default_value_t = 1000)]
     clusters: usize,
-    /// How long the noise around the centre of a cluster is, where the centre has length 1.
+    /// The length of the noise around a cluster's centre, relative to the centre's.
     #[arg(long, default_value_t = 0.5)]
     noise: f64,
-    /// How many queries there are.
+    /// The number of queries.
     #[arg(long, default_value_t = 200)]
     queries: usize,
-    /// How many items are put in one batch.
+    /// The number of items in a batch of puts.
     #[arg(long, default_value_t = 500)]
     batch: usize,
-    /// The indexes to measure, each in a database of its own.
+    /// The indexes to measure, each in a new database.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Ann::Hnsw, Ann::Flat])]
     ann: Vec<Ann>,
     /// The type of the column.
@@ -63,13 +63,13 @@ pub(crate) struct RecallArguments {
     /// Values of `hnsw.ef_search` to measure beside the store's own.
     #[arg(long, value_delimiter = ',')]
     ef_search: Vec<u16>,
-    /// The neighbours of a vector in hnsw's graph; the default is the server's.
+    /// The neighbours of a vector in hnsw's graph; the server's default if not given.
     #[arg(long)]
     m: Option<u16>,
-    /// The candidates that are looked at when a vector is added to hnsw's graph; the default is the server's.
+    /// The candidates of an insertion into hnsw's graph; the server's default if not given.
     #[arg(long)]
     ef_construction: Option<u16>,
-    /// Makes the index when everything is stored.
+    /// Builds the index after everything is stored.
     #[arg(long)]
     index_last: bool,
 }
@@ -81,7 +81,7 @@ impl RecallArguments {
                 let index = self.m.into_iter().fold(AnnIndex::hnsw(), AnnIndex::m);
                 self.ef_construction.into_iter().fold(index, AnnIndex::ef_construction)
             }
-            // As many as pgvector advises.
+            // The number that pgvector recommends.
             Ann::Ivfflat => AnnIndex::ivfflat(u32::try_from(self.vectors.div_ceil(1000))?),
             Ann::Flat => AnnIndex::Flat,
         })
@@ -99,7 +99,7 @@ impl RecallArguments {
 #[serde(rename_all = "lowercase")]
 enum Ann {
     Hnsw,
-    /// Of little use unless it is made when everything is stored.
+    /// Of little use unless it is built after everything is stored.
     Ivfflat,
     /// None: every search is exact.
     Flat,
@@ -112,10 +112,10 @@ enum Numbers {
     Halfvec,
 }
 
-/// The value of an item, and by what it is found.
+/// The value of an item, with the fields for filters.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Value {
-    /// Stands for the vector.
+    /// Identifies the vector.
     text: String,
     tenth: u64,
     hundredth: u64,
@@ -176,7 +176,7 @@ impl Data {
     }
 }
 
-/// The text that stands for a vector, which is the key of its item too.
+/// The text that identifies a vector, which is also the key of its item.
 fn name(number: usize) -> String {
     format!("v{number:07}")
 }
@@ -185,7 +185,7 @@ fn number(name: &str) -> Option<usize> {
     name.strip_prefix('v')?.parse().ok()
 }
 
-/// Knows the vector of each name.
+/// Embeddings that return the vector of each name.
 #[derive(Clone)]
 struct Drawn(Arc<Data>);
 
@@ -198,7 +198,7 @@ impl fmt::Debug for Drawn {
 #[async_trait]
 impl Embeddings for Drawn {
     async fn embed_documents(&self, texts: &[&str]) -> checkpoint_core::Result<Vec<Vec<f32>>> {
-        let unknown = || Error::new(ErrorKind::Backend, "a text that stands for no vector");
+        let unknown = || Error::new(ErrorKind::Backend, "a text without a vector");
         let vector = |text: &&str| {
             number(text).and_then(|number| self.0.vectors.get(number)).cloned().ok_or_else(unknown)
         };
@@ -206,7 +206,7 @@ impl Embeddings for Drawn {
     }
 }
 
-/// A part of the store that is searched.
+/// A part of the store to search.
 struct Scope {
     name: &'static str,
     what: &'static str,
@@ -264,16 +264,16 @@ fn scopes() -> Vec<Scope> {
     ]
 }
 
-/// The exact answer to one query in one scope.
+/// The exact result of one query in one scope.
 #[derive(Clone, Copy)]
 struct Answer {
-    /// How many items there are to be found.
+    /// The number of matching items.
     there: usize,
     /// The score of the last of them.
     least: f64,
 }
 
-/// For each scope the answers to all queries.
+/// The exact results of all queries, for each scope.
 fn answers(data: &Data, scopes: &[Scope]) -> Vec<Vec<Answer>> {
     let mut answers = vec![Vec::new(); scopes.len()];
     for query in &data.vectors[data.queries()] {
@@ -291,23 +291,23 @@ fn answers(data: &Data, scopes: &[Scope]) -> Vec<Vec<Answer>> {
     answers
 }
 
-/// What was measured in one scope.
+/// The measurements of one scope.
 #[derive(Debug, Serialize)]
 struct Row {
     ann: Ann,
     ef_search: Option<u16>,
     scope: &'static str,
-    /// Which part of the nearest items was found.
+    /// The fraction of the nearest items that was found.
     recall: f64,
     latencies: Latencies,
 }
 
-/// What it took to store all items.
+/// The cost of storing all items.
 #[derive(Debug, Serialize)]
 struct Load {
     ann: Ann,
     seconds: f64,
-    /// What the index took beyond, where it was made last.
+    /// The additional cost of the index, if it was built last.
     index_seconds: f64,
     batches: Latencies,
     disk: Option<Disk>,
@@ -462,7 +462,7 @@ impl Recall<'_> {
         Ok(Row { ann, ef_search, scope: scope.name, recall, latencies })
     }
 
-    /// Checks what was found, and counts what of it is among the nearest.
+    /// Checks the items found, and counts those among the nearest.
     fn found(&self, scope: &Scope, query: usize, items: &[SearchItem], answer: Answer) -> Result<usize> {
         let half = self.arguments.recall.vector_type == Numbers::Halfvec
             && self.arguments.r#impl == Implementation::Postgres;

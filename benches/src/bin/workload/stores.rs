@@ -1,4 +1,4 @@
-//! Group store, on one store. What is read is checked, outside of the timed part.
+//! Group store, on one store. Reads are checked outside the timed part.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::groups::check;
 use crate::place::{Database, Place};
 use crate::{Arguments, Implementation, Result, Run, floor_store};
 
-/// How often the namespaces are listed.
+/// The number of lists of namespaces.
 pub(crate) const LISTS: usize = 50;
 
 pub(crate) type Store = Arc<dyn BaseStore>;
 
-/// Group store on the store that the arguments name, or its floor.
+/// Group store on the store of the arguments, or its baseline.
 pub(crate) async fn run(arguments: &Arguments) -> Result<Run> {
     let items = Items::new();
     match arguments.r#impl {
@@ -138,7 +138,7 @@ async fn store(store: Store, items: &Items, place: &Place) -> Result<Run> {
     Ok(Run { ops: recorder.finish(), level: None, disk })
 }
 
-/// What was found is what there is, the last put first.
+/// Checks that the expected items were found, most recently put first.
 fn check_found(search: &StoreSearch, found: &[SearchItem], values: &[ItemValue]) -> Result<()> {
     check(found.iter().map(|found| &found.item.key).eq(&search.keys), "what a search has to find")?;
     check(
@@ -149,7 +149,7 @@ fn check_found(search: &StoreSearch, found: &[SearchItem], values: &[ItemValue])
     check(values.iter().all(|value| value.kind == search.kind), "what was filtered")
 }
 
-/// All of a batch is there.
+/// Checks that all items of a batch exist.
 async fn check_batch(store: &Store, batch: &[StoreItem]) -> Result<()> {
     let gets = batch.iter().map(|item| Op::Get(GetOp::new(&item.namespace, item.key.clone()))).collect();
     let results = store.batch(gets).await?;

@@ -1,4 +1,4 @@
-//! Whether two databases hold the same, whatever each of them does to the form of it.
+//! Compares checkpoints of two databases, ignoring differences in representation.
 
 use std::cmp::Ordering;
 
@@ -7,10 +7,10 @@ use checkpoint_core::{
     ChannelValue, ChannelValues, Checkpoint, CheckpointMetadata, CheckpointTuple, PendingWrite, Value, opaque,
 };
 
-/// The entry of old checkpoints' metadata that LangGraph's Postgres saver does not store.
-const NOT_EVERYWHERE: &str = "writes";
+/// The metadata key of old checkpoints that LangGraph's Postgres saver does not store.
+const OPTIONAL_KEY: &str = "writes";
 
-/// About how many bytes a value has.
+/// The approximate size of a value in bytes.
 pub(super) fn size(value: &ChannelValue) -> usize {
     match value {
         ChannelValue::Blob(blob) => blob.data.len(),
@@ -19,7 +19,7 @@ pub(super) fn size(value: &ChannelValue) -> usize {
     }
 }
 
-/// Whether the target's checkpoint is the source's. A parent that only the target knows was pruned in the source.
+/// Whether the target's checkpoint equals the source's. A parent that only the target has was pruned in the source.
 pub(super) fn same_checkpoint(source: &CheckpointTuple, target: &CheckpointTuple) -> bool {
     let parent = source.parent_checkpoint_id();
     (parent.is_none() || parent == target.parent_checkpoint_id())
@@ -27,7 +27,7 @@ pub(super) fn same_checkpoint(source: &CheckpointTuple, target: &CheckpointTuple
         && same_metadata(&source.metadata, &target.metadata)
 }
 
-/// Whether two writes of one place say the same.
+/// Whether two writes of the same task and index are equal.
 pub(super) fn same_write(source: &PendingWrite, target: &PendingWrite) -> bool {
     source.channel == target.channel && same_channel_value(&source.value, &target.value)
 }
@@ -39,25 +39,25 @@ fn same_content(a: &Checkpoint, b: &Checkpoint) -> bool {
         && a.channel_versions == b.channel_versions
         && a.versions_seen == b.versions_seen
         && a.updated_channels == b.updated_channels
-        // A database that keeps values by their version shows a delta channel's snapshot in every checkpoint of that
-        // version, another one only where it was taken. The channel's value is the same.
+        // Databases that store values by version return a delta channel's snapshot with every checkpoint of that version,
+        // others only with the one where it was taken. The channel's value is the same.
         && same_entries_of(&a.channel_values, &b.channel_values, is_snapshot)
         && same_entries_of(&a.extra, &b.extra, |_| false)
         && opaque::value(a) == opaque::value(b)
 }
 
-/// Whether both have the same values; those that one alone has must be `spare`.
-fn same_entries_of(a: &ChannelValues, b: &ChannelValues, spare: impl Fn(&ChannelValue) -> bool) -> bool {
+/// Whether both have the same values; values that only one of them has must be `optional`.
+fn same_entries_of(a: &ChannelValues, b: &ChannelValues, optional: impl Fn(&ChannelValue) -> bool) -> bool {
     let half = |a: &ChannelValues, b: &ChannelValues| {
         a.iter().all(|(name, value)| {
-            b.get(name).map_or_else(|| spare(value), |other| same_channel_value(value, other))
+            b.get(name).map_or_else(|| optional(value), |other| same_channel_value(value, other))
         })
     };
     half(a, b) && half(b, a)
 }
 
 fn same_channel_value(a: &ChannelValue, b: &ChannelValue) -> bool {
-    // Most values are equal, and need not be decoded then.
+    // Most values are equal bytes and need no decoding.
     a == b || matches!((a.to_value(), b.to_value()), (Ok(a), Ok(b)) if same_value(&a, &b))
 }
 
@@ -65,13 +65,13 @@ fn same_metadata(source: &CheckpointMetadata, target: &CheckpointMetadata) -> bo
     let entries = |metadata: &CheckpointMetadata, other: &CheckpointMetadata| {
         metadata.iter().all(|(key, value)| match other.get(key) {
             Some(other) => same_value(value, other),
-            None => &**key == NOT_EVERYWHERE,
+            None => &**key == OPTIONAL_KEY,
         })
     };
     entries(source, target) && entries(target, source)
 }
 
-/// Equal but for the order of a map's entries, and for whether a number is written as an integer: JSON columns keep
+/// Equality that ignores the order of map entries and whether a number is an integer or a float: JSON columns preserve
 /// neither.
 fn same_value(a: &Value, b: &Value) -> bool {
     match (a, b) {
@@ -79,7 +79,7 @@ fn same_value(a: &Value, b: &Value) -> bool {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_value(a, b))
         }
         (Value::Map(a), Value::Map(b)) => a.len() == b.len() && same_entries(a, b),
-        // Zero has a sign that JSON columns do not keep.
+        // JSON columns do not preserve the sign of zero.
         (Value::Float(a), Value::Float(b)) => {
             a.partial_cmp(b).map_or_else(|| a.is_nan() && b.is_nan(), Ordering::is_eq)
         }
@@ -91,7 +91,7 @@ fn same_value(a: &Value, b: &Value) -> bool {
 
 fn same_entries(a: &[(Value, Value)], b: &[(Value, Value)]) -> bool {
     let same = |(a, b): (&(Value, Value), &(Value, Value))| same_value(&a.0, &b.0) && same_value(&a.1, &b.1);
-    // In the same order nearly always; sorted by their text where not.
+    // Usually in the same order; otherwise sorted by their text.
     let sorted = |entries: &[(Value, Value)]| {
         let mut entries = entries.to_vec();
         entries.sort_by_cached_key(|(key, _)| format!("{key:?}"));
@@ -106,7 +106,7 @@ fn is_whole(float: f64, integer: &Value) -> bool {
         Value::UInt(number) => number.to_string(),
         _ => return false,
     };
-    // By their digits: a conversion would round one of them.
+    // Compares digits, since a conversion could round.
     format!("{float}") == text
 }
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_does_not_matter_and_the_content_does() {
+    fn values_compare_by_content_not_representation() {
         let nested = |first: &[(&str, Value)]| map(&[("k", Value::Array(vec![map(first)]))]);
         let ab = nested(&[("a", 1_i64.into()), ("b", Value::Nil)]);
         assert!(same_value(&ab, &nested(&[("b", Value::Nil), ("a", 1_i64.into())])));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_may_stand_in_one_of_them_only() {
+    fn a_snapshot_may_be_in_only_one_of_them() {
         let with = |channel: &str, value: ChannelValue| {
             let mut values = ChannelValues::new();
             values.insert(channel.into(), value);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_may_lack_what_postgres_drops_and_nothing_else() {
+    fn only_the_metadata_that_postgres_drops_is_optional() {
         let metadata = CheckpointMetadata::new("loop", 1);
         assert!(same_metadata(&metadata.clone().with("writes", "x"), &metadata));
         assert!(!same_metadata(&metadata.clone().with("user", "x"), &metadata));

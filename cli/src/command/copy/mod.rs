@@ -1,4 +1,4 @@
-//! `ckpt copy`: threads from one database to another.
+//! `ckpt copy`: copies threads from one database to another.
 
 mod compare;
 mod thread;
@@ -19,8 +19,8 @@ use crate::failure::{Failure, Result};
 use crate::open::{self, Keys, Saver, Sealed};
 use crate::output::{self, DIM, json_line, progress, stdout, styled};
 
-/// How many threads are copied at the same time: enough that one's waiting for the disk or the network is another's turn.
-const AT_ONCE: usize = 8;
+/// How many threads are copied concurrently, to overlap waiting for disk and network.
+const CONCURRENT_THREADS: usize = 8;
 
 /// The two databases.
 struct Sides {
@@ -29,7 +29,7 @@ struct Sides {
     dry_run: bool,
 }
 
-/// A count that grows.
+/// A counter that concurrent copies share.
 #[derive(Default)]
 struct Counter(AtomicU64);
 
@@ -43,17 +43,17 @@ impl Counter {
     }
 }
 
-/// What was done, and who watches.
+/// The totals of the copy, and its progress bar.
 struct Counts {
     bar: ProgressBar,
     threads: Counter,
-    /// Threads that were not copied whole.
-    stopped: Counter,
+    /// Threads that were not copied completely.
+    incomplete: Counter,
     checkpoints: Counter,
     writes: Counter,
     bytes: Counter,
-    /// Checkpoints that the target had.
-    there: Counter,
+    /// Checkpoints that the target had already.
+    existing: Counter,
     only_in_target: Counter,
 }
 
@@ -62,19 +62,21 @@ impl Counts {
         Self {
             bar,
             threads: Counter::default(),
-            stopped: Counter::default(),
+            incomplete: Counter::default(),
             checkpoints: Counter::default(),
             writes: Counter::default(),
             bytes: Counter::default(),
-            there: Counter::default(),
+            existing: Counter::default(),
             only_in_target: Counter::default(),
         }
     }
 
     fn show(&self) {
         if !self.bar.is_hidden() {
-            let (copied, there) = (HumanCount(self.checkpoints.get()), HumanCount(self.there.get()));
-            self.bar.set_message(format!("{copied} checkpoints copied, {there} there already, threads"));
+            let (copied, existing) = (HumanCount(self.checkpoints.get()), HumanCount(self.existing.get()));
+            self.bar.set_message(format!(
+                "{copied} checkpoints copied, {existing} already in the target, threads"
+            ));
         }
     }
 }
@@ -90,38 +92,38 @@ pub(crate) async fn run(options: &Options, asked: &Copy) -> Result<()> {
     let from_keys =
         keys(Keys { flags: "--from-", file: asked.from_key_file.as_deref(), gcm: &asked.from_gcm_key })?;
     let to_keys = keys(Keys { flags: "--to-", file: asked.to_key_file.as_deref(), gcm: &asked.to_gcm_key })?;
-    let (opens, seals) = (from_keys.is_some(), to_keys.is_some());
+    let (decrypts, encrypts) = (from_keys.is_some(), to_keys.is_some());
     let sides = Sides {
         from: open::open(&asked.from, from_keys, Sealed::Refuse)
             .map_err(|failure| failure.within("--from"))?,
         to: open::open(&asked.to, to_keys, Sealed::Refuse).map_err(|failure| failure.within("--to"))?,
         dry_run: asked.dry_run,
     };
-    let total = check(&sides, &asked.threads, seals).await?;
-    if opens && !seals && !asked.dry_run {
-        anstream::eprintln!("ckpt: note: no key is given for --to, so values are stored there in the clear");
+    let total = check(&sides, &asked.threads, encrypts).await?;
+    if decrypts && !encrypts && !asked.dry_run {
+        anstream::eprintln!("ckpt: note: --to has no key, so values are stored there unencrypted");
     }
 
     let counts = Counts::new(progress(Some(total), "threads"));
-    let stopped = copy_all(&sides, &asked.threads, &counts, total).await;
+    let outcome = copy_all(&sides, &asked.threads, &counts, total).await;
     counts.bar.finish_and_clear();
-    let (alone, ended) = match stopped {
-        Ok(alone) => (alone, Ok(())),
+    let (only_failure, ended) = match outcome {
+        Ok(only_failure) => (only_failure, Ok(())),
         Err(failure) => (None, Err(failure)),
     };
     summary(&counts, asked.dry_run, options.json)?;
     ended?;
-    match (alone, counts.stopped.get()) {
+    match (only_failure, counts.incomplete.get()) {
         (_, 0) => Ok(()),
         (Some(failure), _) => Err(failure),
-        (None, stopped) => Err(Failure::failed(format!(
-            "{stopped} of {} threads are not copied whole, see above",
+        (None, incomplete) => Err(Failure::failed(format!(
+            "{incomplete} of {} threads were not copied completely, see above",
             counts.threads.get()
         ))),
     }
 }
 
-/// The threads to copy: those that are named, else all of them as they come.
+/// The threads to copy: the named ones, or all.
 fn threads(from: &Saver, named: &[String]) -> BoxStream<'static, checkpoint_core::Result<Str>> {
     if named.is_empty() {
         from.list_threads(ThreadQuery::all()).map_ok(|info| info.thread_id).boxed()
@@ -133,25 +135,25 @@ fn threads(from: &Saver, named: &[String]) -> BoxStream<'static, checkpoint_core
     }
 }
 
-/// Finds out before anything is written whether the threads are there and the keys fit, by the newest checkpoint of each
-/// thread on either side. Returns how many threads there are.
-async fn check(sides: &Sides, named: &[String], seals: bool) -> Result<u64> {
+/// Checks before anything is written that the threads exist and the keys are right, by reading the newest checkpoint of
+/// each thread on both sides. Returns the number of threads.
+async fn check(sides: &Sides, named: &[String], encrypts: bool) -> Result<u64> {
     let total = Counter::default();
-    let bar = progress(None, "threads looked at:");
-    if !seals {
-        // Clear text among sealed values is what nobody wants who forgot a key.
+    let bar = progress(None, "threads checked:");
+    if !encrypts {
+        // Without a key, unencrypted values would be added to an encrypted database.
         let first = sides.to.list_threads(ThreadQuery::all().limit(1)).try_next().await;
         if let Some(first) = first.map_err(|error| reading("--to", "its threads", error))? {
-            fits("--to", &sides.to, &first.thread_id).await?;
+            is_readable("--to", &sides.to, &first.thread_id).await?;
         }
     }
-    let look = |thread: Str| {
+    let check_thread = |thread: Str| {
         let (total, bar) = (&total, &bar);
         async move {
-            if !fits("--from", &sides.from, &thread).await? {
+            if !is_readable("--from", &sides.from, &thread).await? {
                 return Err(Failure::not_found(format!("--from has no thread {}", output::thread(&thread))));
             }
-            fits("--to", &sides.to, &thread).await?;
+            is_readable("--to", &sides.to, &thread).await?;
             total.add(1);
             bar.inc(1);
             Ok(())
@@ -159,17 +161,17 @@ async fn check(sides: &Sides, named: &[String], seals: bool) -> Result<u64> {
     };
     threads(&sides.from, named)
         .map_err(|error| reading("--from", "its threads", error))
-        .try_for_each_concurrent(AT_ONCE, look)
+        .try_for_each_concurrent(CONCURRENT_THREADS, check_thread)
         .await?;
     bar.finish_and_clear();
     Ok(total.get())
 }
 
-/// Whether the thread has a checkpoint, of which the newest can be opened.
-async fn fits(side: &str, saver: &Saver, thread: &Str) -> Result<bool> {
+/// Whether the thread has a checkpoint; fails if the newest cannot be decrypted.
+async fn is_readable(side: &str, saver: &Saver, thread: &Str) -> Result<bool> {
     match saver.list_first(ListQuery::thread(thread.clone())).await {
         Ok(found) => Ok(found.is_some()),
-        // A damaged row is there too; it is reported with its thread, and so is an id that the target cannot hold.
+        // Malformed rows, and ids that the target cannot store, are reported later with their thread.
         Err(error) if matches!(error.kind(), ErrorKind::Codec | ErrorKind::InvalidArgument) => Ok(true),
         Err(error) => Err(reading(side, &format!("thread {}", output::thread(thread)), error)),
     }
@@ -179,8 +181,8 @@ fn reading(side: &str, what: &str, error: Error) -> Failure {
     Failure::from(error).within(format!("reading {side}: {what}"))
 }
 
-/// Copies the threads. One that cannot be copied does not keep the others from it; if it is the only one, its failure is
-/// returned, else it is reported at once.
+/// Copies the threads. If one cannot be copied, the others are copied nevertheless. The failure of a single thread is
+/// returned; failures among several threads are printed immediately.
 async fn copy_all(sides: &Sides, named: &[String], counts: &Counts, total: u64) -> Result<Option<Failure>> {
     let threads = threads(&sides.from, named).map_err(|error| reading("--from", "its threads", error));
     let mut copies = threads
@@ -188,25 +190,25 @@ async fn copy_all(sides: &Sides, named: &[String], counts: &Counts, total: u64) 
             let outcome = thread::copy(sides, &thread, counts).await;
             Ok::<_, Failure>(outcome)
         })
-        .try_buffer_unordered(AT_ONCE);
-    let mut alone = None;
+        .try_buffer_unordered(CONCURRENT_THREADS);
+    let mut only_failure = None;
     while let Some(outcome) = copies.try_next().await? {
         counts.threads.add(1);
         counts.bar.inc(1);
         match outcome {
             Ok(()) => {}
-            Err(Stopped { failure, only_this: false }) => return Err(failure),
+            Err(Stopped { failure, only_this_thread: false }) => return Err(failure),
             Err(Stopped { failure, .. }) => {
-                counts.stopped.add(1);
+                counts.incomplete.add(1);
                 if total == 1 {
-                    alone = Some(failure);
+                    only_failure = Some(failure);
                 } else {
                     counts.bar.suspend(|| failure.report());
                 }
             }
         }
     }
-    Ok(alone)
+    Ok(only_failure)
 }
 
 fn summary(counts: &Counts, dry_run: bool, json: bool) -> Result<()> {
@@ -215,11 +217,11 @@ fn summary(counts: &Counts, dry_run: bool, json: bool) -> Result<()> {
         let line = json!({
             "dry_run": dry_run,
             "threads": counts.threads.get(),
-            "threads_not_whole": counts.stopped.get(),
+            "threads_not_whole": counts.incomplete.get(),
             "checkpoints": counts.checkpoints.get(),
             "writes": counts.writes.get(),
             "bytes": counts.bytes.get(),
-            "checkpoints_there_already": counts.there.get(),
+            "checkpoints_there_already": counts.existing.get(),
             "checkpoints_only_in_target": counts.only_in_target.get(),
         });
         json_line(&mut out, &line)?;
@@ -238,9 +240,10 @@ fn summary(counts: &Counts, dry_run: bool, json: bool) -> Result<()> {
         count(&counts.threads, "thread"),
         HumanBytes(counts.bytes.get())
     )?;
-    for (counter, what) in
-        [(&counts.there, "there already"), (&counts.only_in_target, "only in the target; left as they are")]
-    {
+    for (counter, what) in [
+        (&counts.existing, "already in the target"),
+        (&counts.only_in_target, "only in the target; not changed"),
+    ] {
         if counter.get() > 0 {
             writeln!(out, "{}", styled(DIM, format!("{} {what}", count(counter, "checkpoint"))))?;
         }

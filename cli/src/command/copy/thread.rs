@@ -1,4 +1,4 @@
-//! One thread: what of it the target lacks, and how that gets there.
+//! Copies one thread: finds what the target lacks, and sends it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,73 +14,78 @@ use super::{Counts, Sides};
 use crate::failure::{Failure, Result};
 use crate::output::{self, clean};
 
-/// About how many bytes of a thread stay in memory between its comparison and its copy; the rest is read twice.
-const KEPT_BYTES: usize = 8 << 20;
+/// About how many bytes of a thread are kept in memory between comparison and copy; the rest is read twice.
+const MAX_KEPT_BYTES: usize = 8 << 20;
 
-/// For so many namespaces of a thread it is remembered which values went to the target last.
-const NAMESPACES: usize = 64;
+/// For how many namespaces of a thread the last sent checkpoint is remembered.
+const MAX_NAMESPACES: usize = 64;
 
-/// What a thread that could not be copied is reported with.
+/// Why a thread could not be copied.
 pub(super) struct Stopped {
     pub(super) failure: Failure,
-    /// Whether other threads may fare better.
-    pub(super) only_this: bool,
+    /// Whether other threads may succeed.
+    pub(super) only_this_thread: bool,
 }
 
 impl Stopped {
-    fn only_this(line: String) -> Self {
-        Self { failure: Failure::failed(line), only_this: true }
+    fn only_this_thread(line: String) -> Self {
+        Self { failure: Failure::failed(line), only_this_thread: true }
     }
 
-    fn at(side: &str, place: &str, error: Error) -> Self {
+    fn at(side: &str, what: &str, error: Error) -> Self {
         use checkpoint_core::ErrorKind::{Codec, InvalidArgument};
-        let only_this = matches!(error.kind(), Codec | InvalidArgument);
-        Self { failure: Failure::from(error).within(format!("{side}: {place}")), only_this }
+        let only_this_thread = matches!(error.kind(), Codec | InvalidArgument);
+        Self { failure: Failure::from(error).within(format!("{side}: {what}")), only_this_thread }
     }
 }
 
-/// A checkpoint that the target lacks, or lacks writes on.
-struct Lacking {
+/// Task id and index of a write.
+type WriteKey = (Str, i32);
+
+/// A checkpoint that is missing in the target, or has missing writes.
+struct Missing {
     config: CheckpointConfig,
     /// Whether the checkpoint itself is missing.
     checkpoint: bool,
-    /// The task and index of each write that is missing; `None` for all of them.
-    writes: Option<HashSet<(Str, i32)>>,
-    /// What was read of it, if there was room to keep it.
+    /// The missing writes; `None` for all of them.
+    writes: Option<HashSet<WriteKey>>,
+    /// The checkpoint, unless it exceeded the memory limit.
     tuple: Option<Box<CheckpointTuple>>,
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Default)]
 struct Comparison {
     /// Newest first.
-    lacking: Vec<Lacking>,
+    missing: Vec<Missing>,
     kept_bytes: usize,
-    /// The newest checkpoint that differs, and how many do.
-    differing: (Option<String>, usize),
-    /// The namespaces in which the target went on by itself.
-    went_on: HashSet<Str>,
+    /// The id of the newest checkpoint that differs.
+    newest_differing: Option<String>,
+    /// The number of checkpoints that differ.
+    differing: usize,
+    /// The namespaces in which the target has checkpoints of its own.
+    diverged: HashSet<Str>,
 }
 
-/// Copies what the target lacks of a thread.
+/// Copies the part of a thread that is missing in the target.
 pub(super) async fn copy(sides: &Sides, thread: &Str, counts: &Counts) -> Result<(), Stopped> {
     let compared = compare(sides, thread, counts).await?;
     let mut sent = Sent::default();
-    // The newest one comes last: who sees that has all that it needs.
-    for lacking in compared.lacking.into_iter().rev() {
-        send(sides, lacking, &mut sent, counts).await?;
+    // The newest comes last, so that every visible checkpoint is complete.
+    for missing in compared.missing.into_iter().rev() {
+        send(sides, missing, &mut sent, counts).await?;
     }
-    match compared.differing {
-        (Some(newest), differing) => Err(Stopped::only_this(format!(
-            "thread {}: checkpoints that differ in the target and were left as they are there: {differing}; the \
-             newest is {newest}",
-            output::thread(thread)
+    match compared.newest_differing {
+        Some(newest) => Err(Stopped::only_this_thread(format!(
+            "thread {}: checkpoints that differ in the target and were not changed there: {}; the newest is {newest}",
+            output::thread(thread),
+            compared.differing
         ))),
-        (None, _) => Ok(()),
+        None => Ok(()),
     }
 }
 
-/// Lists both sides, newest first, and puts them beside each other.
+/// Lists both sides, newest first, and compares them checkpoint by checkpoint.
 async fn compare(sides: &Sides, thread: &Str, counts: &Counts) -> Result<Comparison, Stopped> {
     let mut source =
         Listing::new("reading --from", thread, sides.from.list(ListQuery::thread(thread.clone())));
@@ -116,13 +121,13 @@ impl Comparison {
     fn only_in_target(&mut self, tuples: &[CheckpointTuple], counts: &Counts) {
         for tuple in tuples {
             counts.only_in_target.add(1);
-            self.went_on.insert(tuple.config.checkpoint_ns().into());
+            self.diverged.insert(tuple.config.checkpoint_ns().into());
         }
     }
 
     fn differs(&mut self, tuple: &CheckpointTuple) {
-        self.differing.0.get_or_insert_with(|| clean(&tuple.checkpoint.id).into_owned());
-        self.differing.1 += 1;
+        self.newest_differing.get_or_insert_with(|| clean(&tuple.checkpoint.id).into_owned());
+        self.differing += 1;
     }
 
     fn pair(
@@ -131,14 +136,18 @@ impl Comparison {
         target: Option<&CheckpointTuple>,
         counts: &Counts,
     ) -> Result<(), Stopped> {
-        // Said before anything of the thread is written.
+        // Checked before anything of the thread is written.
         calls(&source.pending_writes, |_| true).map_err(|misplaced| {
-            Stopped::only_this(format!("{}: {}", place(&source.config), clean(&misplaced.to_string())))
+            Stopped::only_this_thread(format!(
+                "{}: {}",
+                describe(&source.config),
+                clean(&misplaced.to_string())
+            ))
         })?;
         let writes = match target {
             None => None,
             Some(target) => {
-                counts.there.add(1);
+                counts.existing.add(1);
                 counts.show();
                 let same = same_checkpoint(&source, target);
                 let (missing, all_same) = self.missing_writes(&source, target);
@@ -155,40 +164,40 @@ impl Comparison {
         let bytes: usize = source.checkpoint.channel_values.values().map(size).sum::<usize>()
             + source.pending_writes.iter().map(|write| size(&write.value)).sum::<usize>();
         self.kept_bytes = self.kept_bytes.saturating_add(bytes);
-        let tuple = (self.kept_bytes <= KEPT_BYTES).then(|| Box::new(source));
-        self.lacking.push(Lacking { config, checkpoint: target.is_none(), writes, tuple });
+        let tuple = (self.kept_bytes <= MAX_KEPT_BYTES).then(|| Box::new(source));
+        self.missing.push(Missing { config, checkpoint: target.is_none(), writes, tuple });
         Ok(())
     }
 
-    /// The places of the writes that the target shall get, and whether those that it has are the source's.
+    /// The writes to send to the target, and whether those that it has equal the source's.
     ///
-    /// A special channel is written again and again (an answer to an interrupt, say), so what the source has is newer,
-    /// unless the target went on by itself.
+    /// Writes to special channels are replaced over time (such as the answer to an interrupt), so the source's is newer,
+    /// unless the target diverged.
     fn missing_writes(
         &self,
         source: &CheckpointTuple,
         target: &CheckpointTuple,
-    ) -> (HashSet<(Str, i32)>, bool) {
-        let there: HashMap<(&str, i32), &PendingWrite> =
+    ) -> (HashSet<WriteKey>, bool) {
+        let existing: HashMap<(&str, i32), &PendingWrite> =
             target.pending_writes.iter().map(|write| ((&*write.task_id, write.idx), write)).collect();
         let mut all_same = true;
-        let went_on = self.went_on.contains(source.config.checkpoint_ns());
-        let lacking =
-            source.pending_writes.iter().filter(|write| match there.get(&(&*write.task_id, write.idx)) {
+        let diverged = self.diverged.contains(source.config.checkpoint_ns());
+        let missing =
+            source.pending_writes.iter().filter(|write| match existing.get(&(&*write.task_id, write.idx)) {
                 None => true,
                 Some(theirs) if same_write(write, theirs) => false,
-                Some(_) if write.idx < 0 => !went_on,
+                Some(_) if write.idx < 0 => !diverged,
                 Some(_) => {
                     all_same = false;
                     false
                 }
             });
-        let lacking = lacking.map(|write| (write.task_id.clone(), write.idx)).collect();
-        (lacking, all_same)
+        let missing = missing.map(|write| (write.task_id.clone(), write.idx)).collect();
+        (missing, all_same)
     }
 }
 
-/// A listing by id: now and then two namespaces share one.
+/// A list of checkpoints, grouped by id: namespaces may share one.
 struct Listing<'a> {
     side: &'static str,
     thread: &'a Str,
@@ -207,8 +216,8 @@ impl<'a> Listing<'a> {
     }
 
     async fn tuple(&mut self) -> Result<Option<CheckpointTuple>, Stopped> {
-        let place = || format!("thread {}", output::thread(self.thread));
-        self.tuples.try_next().await.map_err(|error| Stopped::at(self.side, &place(), error))
+        let what = || format!("thread {}", output::thread(self.thread));
+        self.tuples.try_next().await.map_err(|error| Stopped::at(self.side, &what(), error))
     }
 
     /// The checkpoints of the next id.
@@ -228,11 +237,11 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// What went to the target last, by namespace.
+/// The last checkpoint sent to the target, by namespace.
 #[derive(Default)]
-struct Sent(HashMap<Str, Last>);
+struct Sent(HashMap<Str, LastSent>);
 
-struct Last {
+struct LastSent {
     checkpoint_id: Str,
     versions: ChannelVersions,
     /// The channels that had a value.
@@ -240,8 +249,8 @@ struct Last {
 }
 
 impl Sent {
-    /// The channels that the checkpoint changed, seen from its parent: a backend that stores values by their version has
-    /// the others. Where the parent was not the last one, that is all of them.
+    /// The channels that changed since the parent: a backend that stores values by version already has the others. If
+    /// the parent was not the last one sent, all channels.
     fn new_versions(&mut self, tuple: &CheckpointTuple) -> ChannelVersions {
         let checkpoint = &tuple.checkpoint;
         let ns = tuple.config.checkpoint_ns();
@@ -258,12 +267,12 @@ impl Sent {
             .filter(|(channel, _)| is_new(channel))
             .map(|(channel, version)| (channel.clone(), version.clone()))
             .collect();
-        let now = Last {
+        let now = LastSent {
             checkpoint_id: checkpoint.id.clone(),
             versions: versions.clone(),
             valued: checkpoint.channel_values.keys().cloned().collect(),
         };
-        if self.0.len() >= NAMESPACES && !self.0.contains_key(ns) {
+        if self.0.len() >= MAX_NAMESPACES && !self.0.contains_key(ns) {
             self.0.clear();
         }
         self.0.insert(ns.into(), now);
@@ -271,15 +280,15 @@ impl Sent {
     }
 }
 
-/// Sends one checkpoint: first its writes, so that nobody finds it without them.
-async fn send(sides: &Sides, lacking: Lacking, sent: &mut Sent, counts: &Counts) -> Result<(), Stopped> {
-    let Lacking { config, checkpoint, writes, tuple } = lacking;
-    let at = place(&config);
+/// Sends one checkpoint, after its writes, so that it is never visible without them.
+async fn send(sides: &Sides, missing: Missing, sent: &mut Sent, counts: &Counts) -> Result<(), Stopped> {
+    let Missing { config, checkpoint, writes, tuple } = missing;
+    let at = describe(&config);
     let tuple = match tuple {
         Some(tuple) => *tuple,
         None => match sides.from.get_tuple(&config).await {
             Ok(Some(tuple)) => tuple,
-            // Deleted since it was compared.
+            // Deleted since the comparison.
             Ok(None) => return Ok(()),
             Err(error) => return Err(Stopped::at("reading --from", &at, error)),
         },
@@ -289,7 +298,7 @@ async fn send(sides: &Sides, lacking: Lacking, sent: &mut Sent, counts: &Counts)
         writes.as_ref().is_none_or(|missing| missing.contains(&(write.task_id.clone(), write.idx)))
     };
     let calls = calls(&tuple.pending_writes, wanted)
-        .map_err(|misplaced| Stopped::only_this(format!("{at}: {}", clean(&misplaced.to_string()))))?;
+        .map_err(|misplaced| Stopped::only_this_thread(format!("{at}: {}", clean(&misplaced.to_string()))))?;
     for Call { task_id, task_path, writes: pairs } in &calls {
         if !sides.dry_run {
             sides.to.put_writes(&config, pairs, task_id, task_path).await.map_err(failed)?;
@@ -303,7 +312,7 @@ async fn send(sides: &Sides, lacking: Lacking, sent: &mut Sent, counts: &Counts)
         return Ok(());
     }
     let new_versions = sent.new_versions(&tuple);
-    // The thread and the place alone: whatever else a config holds would be merged into the metadata.
+    // Only thread and namespace: other entries of a config would be merged into the metadata.
     let mut parent = CheckpointConfig::new(config.thread_id()).with_checkpoint_ns(config.checkpoint_ns());
     if let Some(id) = tuple.parent_checkpoint_id() {
         parent = parent.with_checkpoint_id(id);
@@ -319,7 +328,7 @@ async fn send(sides: &Sides, lacking: Lacking, sent: &mut Sent, counts: &Counts)
     Ok(())
 }
 
-fn place(config: &CheckpointConfig) -> String {
+fn describe(config: &CheckpointConfig) -> String {
     let id = config.checkpoint_id().map_or("", |id| id);
     let ns = config.checkpoint_ns();
     let within =
@@ -347,22 +356,22 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_named_where_it_is_new() {
+    fn new_versions_are_those_that_changed_since_the_parent() {
         let mut sent = Sent::default();
-        let mut named = |tuple: CheckpointTuple| {
+        let mut new = |tuple: CheckpointTuple| {
             sent.new_versions(&tuple).keys().map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert_eq!(named(tuple("", "1", None, &[("a", 1), ("b", 1), ("c", -1)])), ["a", "b", "c"]);
-        assert_eq!(named(tuple("", "2", Some("1"), &[("a", 1), ("b", 2), ("c", -1)])), ["b"]);
-        // A snapshot of the same version, and a value that went.
-        assert_eq!(named(tuple("", "3", Some("2"), &[("a", -1), ("b", 2), ("c", 1)])), ["a", "c"]);
-        // A fork, and another namespace, know nothing of what went before.
-        assert_eq!(named(tuple("", "4", Some("1"), &[("a", 1), ("b", 1)])), ["a", "b"]);
-        assert_eq!(named(tuple("sub", "5", Some("4"), &[("a", 1)])), ["a"]);
-        assert!(named(tuple("", "6", Some("4"), &[("a", 1), ("b", 1)])).is_empty());
-        for number in 0..2 * NAMESPACES {
-            assert_eq!(named(tuple(&number.to_string(), "1", None, &[("a", 1)])), ["a"]);
+        assert_eq!(new(tuple("", "1", None, &[("a", 1), ("b", 1), ("c", -1)])), ["a", "b", "c"]);
+        assert_eq!(new(tuple("", "2", Some("1"), &[("a", 1), ("b", 2), ("c", -1)])), ["b"]);
+        // A snapshot of the same version, and a removed value.
+        assert_eq!(new(tuple("", "3", Some("2"), &[("a", -1), ("b", 2), ("c", 1)])), ["a", "c"]);
+        // For a fork and for another namespace, all channels are new.
+        assert_eq!(new(tuple("", "4", Some("1"), &[("a", 1), ("b", 1)])), ["a", "b"]);
+        assert_eq!(new(tuple("sub", "5", Some("4"), &[("a", 1)])), ["a"]);
+        assert!(new(tuple("", "6", Some("4"), &[("a", 1), ("b", 1)])).is_empty());
+        for number in 0..2 * MAX_NAMESPACES {
+            assert_eq!(new(tuple(&number.to_string(), "1", None, &[("a", 1)])), ["a"]);
         }
-        assert!(sent.0.len() <= NAMESPACES);
+        assert!(sent.0.len() <= MAX_NAMESPACES);
     }
 }

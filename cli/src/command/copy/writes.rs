@@ -1,8 +1,8 @@
-//! Pending writes as the calls that put them where they stood.
+//! Converts pending writes to calls of `put_writes` that store them at the same index.
 //!
-//! `put_writes` gives an index by position, and fixed ones to special channels, which take a position all the same. So a
-//! position that no write has was a special channel's, and is filled with one: it stands there already, and a call that
-//! has other writes too leaves what is there.
+//! `put_writes` assigns the index by position, except for special channels, which have fixed indexes but still take a
+//! position. So a missing index was the position of a special channel's write, and is filled with one. That does not
+//! change the stored write: a call that also has regular writes does not replace existing ones.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,8 +11,8 @@ use checkpoint_core::{ChannelValue, PendingWrite, Str, special};
 
 use super::compare::size;
 
-/// More free positions than this among the writes of a task were left by no agent.
-const MOST_FREE: usize = 4096;
+/// The most missing indexes of a task; no real agent leaves more.
+const MAX_GAPS: usize = 4096;
 
 /// One call of `put_writes`.
 #[derive(Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub(super) struct Call {
     pub(super) writes: Vec<(Str, ChannelValue)>,
 }
 
-/// A write that no call would put where it stands.
+/// A write whose index no call of `put_writes` assigns.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Misplaced {
     task_id: Str,
@@ -40,15 +40,14 @@ impl fmt::Display for Misplaced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the write of task {} to channel {} stands at index {}, where today's LangGraph puts no such write",
+            "the write of task {} to channel {} has index {}, which LangGraph does not assign to such a write",
             self.task_id, self.channel, self.idx
         )
     }
 }
 
-/// Makes the calls that store the writes of one checkpoint at their places, in an order in which each call finds there
-/// what it counts on. Special channels come in calls of their own, and only those that are `wanted`, for they replace
-/// what stands there.
+/// The calls that store the writes of one checkpoint at their indexes, in the order in which they must run. Writes to
+/// special channels get separate calls, and only the `wanted` ones, because they replace existing writes.
 pub(super) fn calls(
     writes: &[PendingWrite],
     wanted: impl Fn(&PendingWrite) -> bool,
@@ -73,13 +72,13 @@ pub(super) fn calls(
         }
         let filler = special.iter().min_by_key(|write| size(&write.value));
         let mut positions: Vec<(Str, ChannelValue)> = Vec::new();
-        let mut free = 0;
+        let mut gaps = 0;
         for run in runs(&regular) {
             for write in run {
                 let position = usize::try_from(write.idx).map_err(|_| Misplaced::new(write))?;
-                free += position.saturating_sub(positions.len());
+                gaps += position.saturating_sub(positions.len());
                 match filler {
-                    Some(filler) if free <= MOST_FREE => positions.resize_with(position, || pair(filler)),
+                    Some(filler) if gaps <= MAX_GAPS => positions.resize_with(position, || pair(filler)),
                     _ if position == positions.len() => {}
                     _ => return Err(Misplaced::new(write)),
                 }
@@ -93,7 +92,7 @@ pub(super) fn calls(
     Ok(out)
 }
 
-/// Neighbours that have the same task path, which is an argument of the call.
+/// Groups adjacent writes with the same task path, which is an argument of the call.
 fn runs<'a, 'w>(writes: &'a [&'w PendingWrite]) -> impl Iterator<Item = &'a [&'w PendingWrite]> {
     writes.chunk_by(|a, b| a.task_path == b.task_path)
 }
@@ -143,15 +142,15 @@ mod tests {
     }
 
     #[test]
-    fn every_write_comes_back_to_its_place() {
+    fn every_write_keeps_its_index() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let tables = [
             vec![],
             vec![write("a", "p", 0, "x"), write("a", "p", 1, "x"), write("a", "p", 2, "y")],
-            // Positions that special channels took.
+            // Positions of special channels.
             vec![write("a", "p", -4, "__resume__"), write("a", "p", 1, "x"), write("a", "p", 4, "y")],
             vec![write("a", "", -1, "__error__"), write("a", "", -3, "__interrupt__")],
-            // Tasks that share an index, and one that was called under two paths.
+            // Tasks with the same index, and one with two paths.
             vec![
                 write("a", "p", 0, "x"),
                 write("b", "q", 0, "x"),
@@ -167,12 +166,12 @@ mod tests {
         for mut table in tables {
             table.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
             assert_eq!(runtime.block_on(stored(&table, 1)), table);
-            assert_eq!(runtime.block_on(stored(&table, 2)), table, "again, nothing changes");
+            assert_eq!(runtime.block_on(stored(&table, 2)), table, "a second run changes nothing");
         }
     }
 
     #[test]
-    fn what_no_call_can_place_is_named() {
+    fn misplaced_writes_are_errors() {
         for misplaced in [
             vec![write("a", "p", 0, "x"), write("a", "p", 2, "y")],
             vec![write("a", "p", 1, "__interrupt__")],
@@ -185,10 +184,10 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_wanted_is_called_for() {
+    fn only_wanted_writes_are_called_for() {
         let table = [write("a", "p", -4, "__resume__"), write("a", "p", 0, "x"), write("b", "p", 0, "x")];
-        let made = calls(&table, |write| &*write.task_id == "b").unwrap();
-        assert_eq!(made.len(), 1);
-        assert_eq!((&*made[0].task_id, made[0].writes.len()), ("b", 1));
+        let calls = calls(&table, |write| &*write.task_id == "b").unwrap();
+        assert_eq!(calls.len(), 1);
+        assert_eq!((&*calls[0].task_id, calls[0].writes.len()), ("b", 1));
     }
 }

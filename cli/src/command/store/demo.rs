@@ -1,4 +1,4 @@
-//! `ckpt store demo`: a store in memory, and embeddings without a model.
+//! `ckpt store demo`: an in-memory store, with embeddings without a model.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ use crate::output::{BOLD, stdout, styled};
 
 const DIMS: usize = 512;
 
-/// Whose, which, and what is remembered.
+/// User, key, text, and how often the note was used.
 const NOTES: [(&str, &str, &str, i64); 5] = [
     ("ann", "drink", "Ann drinks green tea in the morning", 12),
     ("ann", "pet", "Ann has two cats, which sleep all day", 3),
@@ -27,26 +27,30 @@ pub(super) async fn run(json: bool) -> Result<()> {
     for (who, key, text, used) in NOTES {
         store.put(["users", who], key, json!({ "text": text, "used": used })).await?;
     }
-    tell(json, &format!("{} notes about two users are put into a store.", NOTES.len()), None)?;
+    print(json, &format!("{} notes about two users are put into a store.", NOTES.len()), None)?;
 
-    tell(json, "1. By filter: what was used more than five times", Some("'{\"used\": {\"$gt\": 5}}'"))?;
+    print(
+        json,
+        "1. By filter: notes that were used more than five times",
+        Some("'{\"used\": {\"$gt\": 5}}'"),
+    )?;
     let often = store.search(["users"]).filter(ItemFilter::new().gt("used", 5)).await?;
     item::list(&often, json)?;
-    check(often.len() == 3, "three notes were used so often")?;
+    check(often.len() == 3, "three notes were used more than five times")?;
 
-    tell(json, "2. By a question, about ann alone: where does she travel?", None)?;
+    print(json, "2. By question, about ann only: where does she travel?", None)?;
     let near = store.search(["users", "ann"]).query("where does she travel?").limit(1).await?;
     item::list(&near, json)?;
     check(near.iter().any(|found| &*found.item.key == "trip"), "the note on the trip is the nearest")?;
 
-    tell(json, "3. By a question and a filter, about both: who drinks coffee?", None)?;
+    print(json, "3. By question and filter, about both: who drinks coffee?", None)?;
     let filter = ItemFilter::new().gt("used", 5);
     let near = store.search(["users"]).query("who drinks coffee?").filter(filter).limit(2).await?;
     item::list(&near, json)?;
     check(near.first().is_some_and(|found| found.item.namespace.to_text() == "users.bob"), "it is bob")
 }
 
-fn tell(json: bool, line: &str, filter: Option<&str>) -> Result<()> {
+fn print(json: bool, line: &str, filter: Option<&str>) -> Result<()> {
     if json {
         return Ok(());
     }
@@ -58,5 +62,5 @@ fn tell(json: bool, line: &str, filter: Option<&str>) -> Result<()> {
 
 /// Fails the demo when something that it shows is not so.
 fn check(holds: bool, claim: &str) -> Result<()> {
-    if holds { Ok(()) } else { Err(Failure::failed(format!("the demo failed: it is not so that {claim}"))) }
+    if holds { Ok(()) } else { Err(Failure::failed(format!("the demo failed: expected that {claim}"))) }
 }

@@ -1,4 +1,4 @@
-//! What makes vectors, as the command line says.
+//! Embeddings from the command line's arguments.
 
 use checkpoint_core::store::{Embeddings, IndexConfig, NgramEmbeddings};
 use checkpoint_core::{Error, ErrorKind, async_trait};
@@ -8,22 +8,22 @@ use crate::arguments::{Index, NGRAMS};
 use crate::failure::{Failure, Result};
 use crate::open::Vectors;
 
-/// In the place of embeddings where none are made.
+/// A placeholder for commands that embed nothing.
 #[derive(Debug)]
 struct NoEmbeddings;
 
 #[async_trait]
 impl Embeddings for NoEmbeddings {
     async fn embed_documents(&self, _texts: &[&str]) -> checkpoint_core::Result<Vec<Vec<f32>>> {
-        Err(Error::new(ErrorKind::Unsupported, "no embeddings were named; --embed names them"))
+        Err(Error::new(ErrorKind::Unsupported, "there are no embeddings; set --embed"))
     }
 }
 
-/// The vectors that the arguments ask for, if they name what makes them.
+/// The vectors of the arguments, if they have embeddings.
 pub(super) fn vectors(index: &Index) -> Result<Option<Vectors>> {
     let Some(model) = index.embed.as_deref().filter(|model| !model.is_empty()) else { return Ok(None) };
     let dims = index.embed_dims.ok_or_else(|| {
-        Failure::usage("--embed needs --embed-dims, the number of dimensions that the vectors have")
+        Failure::usage("--embed needs --embed-dims, the number of dimensions of the vectors")
     })?;
     if model == NGRAMS {
         return Ok(Some(with(index, IndexConfig::new(dims, NgramEmbeddings::new(dims)))));
@@ -38,12 +38,12 @@ pub(super) fn vectors(index: &Index) -> Result<Option<Vectors>> {
     Ok(Some(with(index, IndexConfig::new(dims, embeddings.build()?))))
 }
 
-/// Vectors for what makes none: the tables that hold them.
+/// Vectors for `setup`, which creates their table but embeds nothing.
 pub(super) fn tables(index: &Index) -> Option<Vectors> {
     index.embed_dims.map(|dims| with(index, IndexConfig::new(dims, NoEmbeddings)))
 }
 
-/// Vectors for a put that makes none, but leaves none behind either.
+/// Vectors for a put without embeddings, which deletes the vectors of the old value.
 pub(super) fn none(index: &Index) -> Vectors {
     with(index, IndexConfig::new(index.embed_dims.unwrap_or(1), NoEmbeddings))
 }

@@ -1,4 +1,4 @@
-//! How items are printed.
+//! Prints items.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -9,10 +9,10 @@ use serde::Serialize;
 use crate::failure::Result;
 use crate::output::{self, BOLD, DIM, GOOD, ID, NAME, clean, fit, json_line, stdout, styled, time, width};
 
-/// How far what is within something stands to the right of it.
+/// The indentation of one level.
 const INDENT: &str = "  ";
 
-/// An item for programs: with the names that LangGraph has for its parts.
+/// An item as JSON, with LangGraph's field names.
 #[derive(Serialize)]
 struct Line<'a> {
     namespace: Vec<&'a str>,
@@ -41,12 +41,12 @@ pub(super) fn labels(namespace: &Namespace) -> Vec<&str> {
     namespace.labels().iter().map(|label| &**label).collect()
 }
 
-/// A namespace for people.
+/// A namespace for display.
 pub(super) fn namespace(namespace: &Namespace) -> String {
     styled(NAME, output::namespace(&namespace.to_text()))
 }
 
-/// A key for people: an empty one is still to be seen.
+/// A key for display; an empty one is quoted.
 pub(super) fn key(key: &str) -> String {
     let key = if key.is_empty() { Cow::Borrowed("''") } else { clean(key) };
     styled(ID, key)
@@ -64,14 +64,14 @@ pub(super) fn show(item: &Item, json: bool) -> Result<()> {
         writeln!(out, "{}", field("created", &time(&item.created_at.to_rfc3339(), "")))?;
         writeln!(out, "{}", field("updated", &time(&item.updated_at.to_rfc3339(), "")))?;
         writeln!(out)?;
-        for line in spread(item.value.as_str()).lines() {
+        for line in pretty(item.value.as_str()).lines() {
             writeln!(out, "{}", clean(line))?;
         }
     }
     Ok(out.flush()?)
 }
 
-/// Prints what a search found: for people two lines for each, cut to the terminal's width.
+/// Prints search results; as text two lines each, truncated to the terminal's width.
 pub(super) fn list(found: &[SearchItem], json: bool) -> Result<()> {
     let mut out = stdout();
     for SearchItem { item, score, .. } in found {
@@ -93,8 +93,8 @@ pub(super) fn list(found: &[SearchItem], json: bool) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Spreads JSON over lines. Numbers and texts stay as they are, which they would not if they were parsed.
-fn spread(json: &str) -> String {
+/// Pretty-prints JSON without parsing it, which preserves numbers and texts unchanged.
+fn pretty(json: &str) -> String {
     let mut out = String::with_capacity(json.len() * 2);
     let (mut depth, mut in_text, mut escaped) = (0_usize, false, false);
     let mut chars = json.chars().filter(|c| !c.is_ascii_whitespace() || *c == ' ').peekable();
@@ -146,10 +146,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_spread_as_it_is() {
+    fn pretty_preserves_numbers_and_texts() {
         let text = r#"{"b" :123456789012345678901234567890,"a":[ ],"t":"x, \"{:\\","n":{"l":[1.50,{}]}}"#;
         assert_eq!(
-            spread(text),
+            pretty(text),
             "{\n  \"b\": 123456789012345678901234567890,\n  \"a\": [],\n  \"t\": \"x, \\\"{:\\\\\",\n  \"n\": {\n    \
              \"l\": [\n      1.50,\n      {}\n    ]\n  }\n}"
         );
