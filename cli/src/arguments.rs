@@ -165,7 +165,7 @@ Examples:
     ///
     /// The threads are deleted afterwards. A SQLite file grows by some 200 MB and stays so: use one of its own. With
     /// --store it is the suite of stores, in schemas of its own, which are dropped afterwards. Ctrl-C stops after the case
-    /// that runs.
+    /// that runs. The cases with random operations are not part of it: they run in the project's own tests.
     #[command(after_help = "\
 Examples:
   ckpt --url sqlite:/tmp/try.sqlite conformance
