@@ -1,4 +1,4 @@
-//! What the server, the driver and the pool say, in the workspace's terms: one table.
+//! Maps errors of the server, the driver, TLS and the pool to the workspace's `Error`, in one table.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -8,6 +8,8 @@ use checkpoint_core::{Error, ErrorKind};
 use deadpool_postgres::{HookError, PoolError, TimeoutType};
 use rustls::CertificateError;
 use tokio_postgres::error::{DbError, Severity};
+
+use crate::tls;
 
 /// What a caller is told when tables are missing.
 const RUN_SETUP: &str = "the database does not have the tables; run setup()";
@@ -26,7 +28,7 @@ const REFUSED: &str = "the server refused the call";
 const UNREACHABLE: &str = "the server cannot be reached; check host and port, and that it runs";
 const LOST: &str = "the connection to the server was lost";
 
-type Row = (ErrorKind, &'static str, bool);
+pub(crate) type Row = (ErrorKind, &'static str, bool);
 
 /// Turns an error of the driver into ours.
 ///
@@ -202,10 +204,10 @@ fn describe_client(error: &tokio_postgres::Error) -> Row {
     }
 }
 
-fn describe_tls(error: &rustls::Error) -> Row {
+pub(crate) fn describe_tls(error: &rustls::Error) -> Row {
     use CertificateError::{
         Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet, NotValidYetContext,
-        Other, UnknownIssuer,
+        UnknownIssuer,
     };
     const UNSIGNED: &str =
         "the server's certificate is not signed by an authority that is trusted here; look at sslrootcert";
@@ -218,14 +220,12 @@ fn describe_tls(error: &rustls::Error) -> Row {
         rustls::Error::InvalidCertificate(
             Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. },
         ) => "the server's certificate is expired or not valid yet; look at the clocks too",
-        rustls::Error::InvalidCertificate(Other(other)) => match format!("{other:?}") {
-            fault if fault.contains("UnsupportedCertVersion") => {
-                "the server's certificate is of X.509 version 1; make one of version 3, with a subjectAltName"
-            }
-            // It signed itself, and is not the one that was named.
-            fault if fault.contains("CaUsedAsEndEntity") => UNSIGNED,
-            _ => "the server's certificate cannot be accepted",
-        },
+        error if tls::is_version_1(error) => {
+            "the server's certificate is of X.509 version 1, which works with TLS 1.3 and sslmode=require only; \
+             make one of version 3, with a subjectAltName (openssl x509 -req … -extfile)"
+        }
+        // It signed itself, and is not in sslrootcert.
+        error if tls::webpki_error(error) == Some(&webpki::Error::CaUsedAsEndEntity) => UNSIGNED,
         rustls::Error::InvalidCertificate(_) => "the server's certificate cannot be accepted",
         rustls::Error::AlertReceived(_) => {
             "the server refused the TLS handshake; check sslcert and sslkey, and that it speaks TLS 1.2 or 1.3"
