@@ -28,9 +28,11 @@ pub(crate) struct Arguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Options {
-    /// The database: `sqlite:PATH`, or `postgres://USER@HOST/DATABASE` with libpq's parameters and `schema=NAME`. Others
-    /// on the machine can see a command's arguments: give a password by `PGPASSWORD`, or the URL by the variable.
-    // The value of the variable may hold a password.
+    /// The database: `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, or "host=HOST dbname=DATABASE". The last two take libpq's
+    /// parameters, `schema=NAME` and `pgbouncer=true`; what they leave out comes from libpq's variables (`PGHOST`,
+    /// `PGSSLMODE`, …). Others on the machine can see a command's arguments: give a password by `PGPASSWORD`, or the URL by
+    /// the variable.
+    // The value of the variable may have a password in it.
     #[arg(long, env = "CKPT_URL", hide_env_values = true, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
     /// A file with the AES key as raw bytes (16, 24 or 32), in place of `LANGGRAPH_AES_KEY`.

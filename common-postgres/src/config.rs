@@ -26,6 +26,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The name that `pg_stat_activity` shows.
 const APPLICATION_NAME: &str = "checkpoint-postgres";
+/// The host, if none is given.
+const LOCALHOST: &str = "localhost";
+/// The port, if none is given.
+const DEFAULT_PORT: u16 = 5432;
 /// The connections that a pool opens at most.
 const MAX_CONNECTIONS: usize = 10;
 /// Setup holds a lock on one connection and works on another.
@@ -80,10 +84,9 @@ impl SslMode {
 
 /// What it takes to connect to a PostgreSQL server.
 ///
-/// It comes from a URL ([`from_url`](Self::from_url)), from libpq's environment variables
-/// ([`from_env`](Self::from_env)), from both as libpq combines them ([`from_conn_string`](Self::from_conn_string)) or from
-/// [`new`](Self::new), and the setters change what these said.
-/// Nothing is opened and no file is read before a pool is made. `Debug` does not show the password.
+/// It comes from a connection string and libpq's environment variables ([`from_conn_string`](Self::from_conn_string)) or
+/// from [`new`](Self::new); the setters override both. Opens no connection and reads no file until
+/// [`pool`](Self::pool). `Debug` does not show the password.
 #[derive(Clone)]
 pub struct PostgresConfig {
     hosts: Vec<String>,
@@ -103,6 +106,7 @@ pub struct PostgresConfig {
     statement_timeout: Option<Duration>,
     max_connections: usize,
     pgbouncer: bool,
+    pub(crate) schema: Option<String>,
     /// What goes to the driver unchanged: keepalives, session attributes, channel binding.
     driver: Config,
 }
@@ -120,57 +124,81 @@ impl PostgresConfig {
         config
     }
 
-    /// Reads `postgres://user:password@host:port/database?parameter=value`, where every part may be left out.
+    /// Reads a connection string as libpq does: a URL, or `key=value` pairs as in `host=localhost dbname=agents`. What it
+    /// leaves out comes from libpq's environment variables; an empty string leaves everything to them.
     ///
-    /// `postgresql://` is the same. Without a host it is `localhost`, without a user the operating system's, without
-    /// a database the one that is called as the user. The parts are percent-encoded: a password with one of
+    /// # URLs
+    /// `postgres://user:password@host:port/database?parameter=value`, where every part is optional. `postgresql://` is
+    /// the same. The parts are percent-encoded: a password with one of
     /// `@ : / ? % [ ]` in it needs that (`%40 %3A %2F %3F %25 %5B %5D`). Several hosts are separated by commas, each
     /// with its port; a Unix socket's directory is written `%2Fvar%2Frun%2Fpostgresql`, or as `?host=/var/run/postgresql`.
     ///
-    /// Parameters of libpq, with its meaning: `host`, `hostaddr`, `port`, `user`, `password`, `dbname`, `sslmode`
+    /// # Pairs
+    /// `key = value`, separated by spaces. A value with spaces is in single quotes; in it, and outside of quotes, a
+    /// backslash escapes a quote or a backslash.
+    ///
+    /// # Parameters
+    /// Those of libpq, with its meaning: `host`, `hostaddr`, `port`, `user`, `password`, `dbname`, `sslmode`
     /// (all but `allow`), `sslrootcert` (a path, or `system`), `sslcert`, `sslkey`, `sslnegotiation`,
     /// `channel_binding`, `application_name`, `options`, `connect_timeout` (0 is none), `keepalives`,
     /// `keepalives_idle`, `keepalives_interval`, `keepalives_count`, `tcp_user_timeout`, `load_balance_hosts` and
-    /// `target_session_attrs` (`any`, `read-write`, `read-only`). Those that ask for what is done anyhow are taken, too:
-    /// `gssencmode` (`disable`, `prefer`), `client_encoding` (UTF-8), `ssl_min_protocol_version` (up to `TLSv1.2`),
-    /// `sslcompression`, and `fallback_application_name`.
+    /// `target_session_attrs` (`any`, `read-write`, `read-only`). Without a host it is `localhost`, without a user the
+    /// operating system's, without a database the one with the user's name. Parameters that ask for what is done anyway
+    /// are accepted: `gssencmode` (`disable`, `prefer`), `client_encoding` (UTF-8), `ssl_min_protocol_version` (up to
+    /// `TLSv1.2`), `sslcompression`, and `fallback_application_name`.
     ///
-    /// Parameters of ours: `pool_size` ([`max_connections`](Self::max_connections)), `acquire_timeout` (seconds),
-    /// `statement_timeout` (milliseconds) and `pgbouncer` (`true` or `false`). Every time may have one of
-    /// PostgreSQL's units: `us`, `ms`, `s`, `min`, `h`, `d`.
+    /// Parameters of ours: `schema` ([`schema`](Self::schema)), `pool_size`
+    /// ([`max_connections`](Self::max_connections)), `acquire_timeout` (seconds), `statement_timeout` (milliseconds) and
+    /// `pgbouncer` (`true` or `false`). Every time may have one of PostgreSQL's units: `us`, `ms`, `s`, `min`, `h`, `d`.
     ///
-    /// # Errors
-    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) that names what is wrong, and shows neither the
-    /// password nor the URL.
-    pub fn from_url(url: &str) -> Result<Self> {
-        let mut config = Self::empty();
-        url::parse(url, &mut config)?;
-        Ok(config)
-    }
-
-    /// Reads libpq's environment variables.
-    ///
-    /// They are `PGHOST`, `PGHOSTADDR`, `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE`, `PGSSLMODE`,
-    /// `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`, `PGSSLNEGOTIATION`, `PGCHANNELBINDING`, `PGAPPNAME`,
-    /// `PGCONNECT_TIMEOUT`, `PGOPTIONS`, `PGTARGETSESSIONATTRS`, `PGLOADBALANCEHOSTS`, `PGGSSENCMODE`, `PGCLIENTENCODING`
-    /// and `PGSSLMINPROTOCOLVERSION`. Those that are not set or
-    /// empty leave the default. Password and service files are not read.
+    /// # Environment
+    /// `PGHOST`, `PGHOSTADDR`, `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE`, `PGSSLMODE`, `PGSSLROOTCERT`,
+    /// `PGSSLCERT`, `PGSSLKEY`, `PGSSLNEGOTIATION`, `PGCHANNELBINDING`, `PGAPPNAME`, `PGCONNECT_TIMEOUT`, `PGOPTIONS`,
+    /// `PGTARGETSESSIONATTRS`, `PGLOADBALANCEHOSTS`, `PGGSSENCMODE`, `PGCLIENTENCODING` and `PGSSLMINPROTOCOLVERSION`.
+    /// Empty ones are ignored. Password and service files are not read.
     ///
     /// # Errors
-    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) when a variable has a value that is not
-    /// understood, or when one is set that would change where or how safely libpq connects and is not known here.
-    pub fn from_env() -> Result<Self> {
-        Self::from_variables(std::env::var_os)
-    }
-
-    /// Reads a connection string as libpq does, and programs that use it: a URL, as in [`from_url`](Self::from_url), or
-    /// `key=value` pairs with the same parameters, as in `host=localhost dbname=agents`. What it does not say comes from the
-    /// environment, as in [`from_env`](Self::from_env).
-    ///
-    /// # Errors
-    /// As those of both.
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for a string, parameter or variable that is invalid,
+    /// and for a variable that is not supported and would change where or how safely libpq connects. The error shows
+    /// neither the password nor the string.
     pub fn from_conn_string(text: &str) -> Result<Self> {
         Self::from_conn_string_and(text, std::env::var_os)
+    }
+
+    /// Whether a text has the form of a connection string: it begins with `postgres://`, `postgresql://`, or the name of
+    /// a parameter and `=`.
+    pub fn is_conn_string(text: &str) -> bool {
+        let is_pairs =
+            || text.split_once('=').is_some_and(|(key, _)| parameters::KNOWN.contains(&key.trim()));
+        url::without_scheme(text).is_some() || is_pairs()
+    }
+
+    /// Whether two configurations name the same schema of the same database, as far as their texts tell: one server in
+    /// common is enough, and all loopback addresses are one server. Names are not resolved.
+    pub fn is_same_database(&self, other: &Self) -> bool {
+        let database = |config: &Self| config.database.clone().or_else(|| config.user.clone());
+        let servers = other.servers();
+        self.schema == other.schema
+            && database(self) == database(other)
+            && self.servers().iter().any(|server| servers.contains(server))
+    }
+
+    /// Names and addresses of the servers, each with its port.
+    fn servers(&self) -> Vec<(String, u16)> {
+        let port = |at: usize| match self.ports.as_slice() {
+            [] => DEFAULT_PORT,
+            [port] => *port,
+            ports => ports.get(at).copied().unwrap_or(DEFAULT_PORT),
+        };
+        let name = |host: &str| match host.parse::<IpAddr>() {
+            Ok(address) if address.is_loopback() => LOCALHOST.to_owned(),
+            _ if host.is_empty() => LOCALHOST.to_owned(),
+            _ => host.to_ascii_lowercase(),
+        };
+        let addrs = self.host_addrs.iter().map(ToString::to_string);
+        let no_host = (self.hosts.is_empty() && self.host_addrs.is_empty()).then(String::new);
+        let hosts = self.hosts.iter().cloned().chain(no_host);
+        addrs.enumerate().chain(hosts.enumerate()).map(|(at, host)| (name(&host), port(at))).collect()
     }
 
     fn from_conn_string_and(text: &str, lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self> {
@@ -209,6 +237,7 @@ impl PostgresConfig {
             statement_timeout: None,
             max_connections: MAX_CONNECTIONS,
             pgbouncer: false,
+            schema: None,
             driver,
         }
     }
@@ -287,6 +316,13 @@ impl PostgresConfig {
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.max_connections = connections;
+        self
+    }
+
+    /// Sets the schema of the tables; the first of the role's `search_path` unless set here or in a builder.
+    #[must_use]
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = Some(schema.into());
         self
     }
 
@@ -374,7 +410,7 @@ impl PostgresConfig {
             (true, true) => vec![String::new()],
         };
         for host in hosts {
-            config.host(if host.is_empty() { "localhost".to_owned() } else { host });
+            config.host(if host.is_empty() { LOCALHOST.to_owned() } else { host });
         }
         for addr in &self.host_addrs {
             config.hostaddr(*addr);
@@ -498,6 +534,7 @@ impl fmt::Debug for PostgresConfig {
             .field("statement_timeout", &self.statement_timeout)
             .field("max_connections", &self.max_connections)
             .field("pgbouncer", &self.pgbouncer)
+            .field("schema", &self.schema)
             .finish_non_exhaustive()
     }
 }

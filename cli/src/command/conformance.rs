@@ -19,20 +19,20 @@ use crate::failure::{Failure, Result};
 use crate::open::{self, Scratch, Sealed};
 use crate::output::{BAD, DIM, GOOD, json_line, progress, stdout, styled};
 
-/// The database behind a URL.
+/// The database of a URL.
 struct Url(String);
 
 impl fmt::Debug for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The rest may hold a password.
+        // The URL may have a password.
         f.debug_tuple("Url").field(&self.name()).finish()
     }
 }
 
 #[async_trait]
 impl Target for Url {
-    fn name(&self) -> &str {
-        self.0.split(':').next().unwrap_or_default()
+    fn name(&self) -> &'static str {
+        open::backend(&self.0)
     }
 
     async fn open(&self, options: OpenOptions) -> checkpoint_core::Result<Saver> {

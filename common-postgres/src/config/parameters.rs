@@ -6,11 +6,11 @@ use std::time::Duration;
 use checkpoint_core::Result;
 use tokio_postgres::config::{ChannelBinding, LoadBalanceHosts, SslNegotiation, TargetSessionAttrs};
 
-use super::{APPLICATION_NAME, PostgresConfig, SslMode, invalid, must_be};
+use super::{APPLICATION_NAME, DEFAULT_PORT, PostgresConfig, SslMode, invalid, must_be};
 use crate::tls::RootCert;
 
 /// Parameters whose empty value means that they are not given.
-pub(super) const KNOWN: [&str; 32] = [
+pub(super) const KNOWN: [&str; 33] = [
     "host",
     "hostaddr",
     "port",
@@ -37,6 +37,7 @@ pub(super) const KNOWN: [&str; 32] = [
     "acquire_timeout",
     "statement_timeout",
     "pgbouncer",
+    "schema",
     "ssl",
     "gssencmode",
     "client_encoding",
@@ -127,6 +128,7 @@ impl PostgresConfig {
                 self.max_connections = value.parse().map_err(|_| must_be(key, "a number of connections"))?;
             }
             "pgbouncer" => self.pgbouncer = parse_bool(key, value)?,
+            "schema" => self.schema = Some(value.to_owned()),
             // Kept by every connection: nothing has to be done.
             "gssencmode" if !["disable", "prefer"].contains(&value) => {
                 return Err(must_be(key, "disable or prefer: Kerberos encryption is not supported"));
@@ -189,7 +191,7 @@ impl PostgresConfig {
 
 fn parse_port(text: &str) -> Result<u16> {
     match text {
-        "" => Ok(5432),
+        "" => Ok(DEFAULT_PORT),
         _ => text
             .parse()
             .ok()
