@@ -68,7 +68,7 @@ pub(crate) enum Command {
         /// Only threads whose id sorts after this one.
         #[arg(long, value_name = "THREAD")]
         after: Option<String>,
-        /// At most so many.
+        /// The maximum number of threads.
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
@@ -84,7 +84,7 @@ Examples:
         /// One namespace (`''` is the root) in place of all.
         #[arg(long, value_name = "NAMESPACE")]
         ns: Option<String>,
-        /// Only the newest so many checkpoints.
+        /// Only the newest N checkpoints.
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },

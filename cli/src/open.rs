@@ -24,12 +24,12 @@ const EVERY_COMMAND: &str = "--";
 /// A saver of any backend.
 pub(crate) type Saver = Arc<dyn BaseCheckpointSaver>;
 
-/// What to do with values that the keys at hand do not open.
+/// What to do with encrypted values that the given keys do not decrypt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sealed {
-    /// Show that they are there.
+    /// Show them as encrypted.
     Keep,
-    /// Show that they are there where no key was given; a key that does not open them is a mistake.
+    /// Show them as encrypted if no key is given; fail if a key is given that does not decrypt them.
     KeepWithoutKey,
     /// Fail.
     Refuse,
@@ -52,14 +52,14 @@ pub(crate) fn url(options: &Options) -> Result<&str> {
     })
 }
 
-/// Where a URL leads.
-enum Place<'a> {
+/// The backend of a URL, and its part of the URL.
+enum Backend<'a> {
     Sqlite(&'a Path),
     /// A connection string.
     Postgres(&'a str),
 }
 
-impl<'a> Place<'a> {
+impl<'a> Backend<'a> {
     fn of(url: &'a str) -> Result<Self> {
         if url.is_empty() {
             return Err(Failure::usage(format!("the URL is empty; this ckpt opens {KNOWN}")));
@@ -84,9 +84,9 @@ impl<'a> Place<'a> {
 
 /// The name of the backend that a URL leads to.
 pub(crate) fn backend(url: &str) -> &'static str {
-    match Place::of(url) {
-        Ok(Place::Sqlite(_)) => "sqlite",
-        Ok(Place::Postgres(_)) => "postgres",
+    match Backend::of(url) {
+        Ok(Backend::Sqlite(_)) => "sqlite",
+        Ok(Backend::Postgres(_)) => "postgres",
         Err(_) => "unknown",
     }
 }
@@ -94,15 +94,15 @@ pub(crate) fn backend(url: &str) -> &'static str {
 /// Opens the saver of a URL.
 pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<Saver> {
     let keep_sealed = sealed != Sealed::Refuse;
-    Ok(match Place::of(url)? {
-        Place::Sqlite(path) => {
+    Ok(match Backend::of(url)? {
+        Backend::Sqlite(path) => {
             let mut builder = SqliteSaver::builder(path).keep_sealed(keep_sealed);
             if let Some(cipher) = cipher {
                 builder = builder.cipher(cipher);
             }
             Arc::new(builder.build()?)
         }
-        Place::Postgres(conn_string) => {
+        Backend::Postgres(conn_string) => {
             let mut builder = PostgresSaver::builder(conn_string).keep_sealed(keep_sealed);
             if let Some(cipher) = cipher {
                 builder = builder.cipher(cipher);
@@ -114,9 +114,9 @@ pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<
 
 /// Whether two URLs name one database, as far as they tell.
 pub(crate) fn same_database(one: &str, other: &str) -> bool {
-    match (Place::of(one), Place::of(other)) {
-        (Ok(Place::Sqlite(one)), Ok(Place::Sqlite(other))) => same_file(one, other),
-        (Ok(Place::Postgres(one)), Ok(Place::Postgres(other))) => {
+    match (Backend::of(one), Backend::of(other)) {
+        (Ok(Backend::Sqlite(one)), Ok(Backend::Sqlite(other))) => same_file(one, other),
+        (Ok(Backend::Postgres(one)), Ok(Backend::Postgres(other))) => {
             let (one, other) =
                 (PostgresConfig::from_conn_string(one), PostgresConfig::from_conn_string(other));
             matches!((one, other), (Ok(one), Ok(other)) if one.is_same_database(&other))
@@ -137,16 +137,16 @@ fn same_file(one: &Path, other: &Path) -> bool {
     resolved(one).is_some_and(|one| resolved(other) == Some(one))
 }
 
-/// Where keys are given.
+/// The flags that give keys.
 pub(crate) struct Keys<'a> {
-    /// What the names of the flags begin with.
+    /// The prefix of the flags' names.
     pub(crate) flags: &'static str,
     pub(crate) file: Option<&'a Path>,
     pub(crate) gcm: &'a [String],
 }
 
 impl<'a> Keys<'a> {
-    /// The flags that every command has; without a file, the environment is looked at too.
+    /// The flags that every command has. Without a file, the environment variable counts, too.
     pub(crate) fn of_every_command(options: &'a Options) -> Self {
         Self { flags: EVERY_COMMAND, file: options.key_file.as_deref(), gcm: &options.gcm_key }
     }

@@ -38,17 +38,17 @@ impl fmt::Debug for Source {
 pub struct ConnectionOptions {
     /// The schema of the tables.
     pub schema: Option<String>,
-    /// How many connections are opened at most.
+    /// The maximum size of the connection pool.
     pub max_connections: Option<usize>,
-    /// How long it may take to open one.
+    /// The timeout of opening a connection.
     pub connect_timeout: Option<Duration>,
-    /// How long a call waits for one.
+    /// The timeout of waiting for a free connection.
     pub acquire_timeout: Option<Duration>,
-    /// How long one statement may run.
+    /// The timeout of a statement.
     pub statement_timeout: Option<Duration>,
-    /// Whether a pooler in transaction mode is between.
+    /// Whether the server is a pooler in transaction mode.
     pub pgbouncer: Option<bool>,
-    /// How often a call is repeated.
+    /// The maximum number of retries of a call.
     pub max_retries: u32,
 }
 
@@ -138,19 +138,19 @@ macro_rules! connection_setters {
             self
         }
 
-        /// Sets how many connections are opened at most: 10 unless set here or in the connection string.
+        /// Sets the maximum size of the connection pool: 10 unless set here or in the connection string.
         pub fn max_connections(mut self, max_connections: usize) -> Self {
             self.connection.max_connections = Some(max_connections);
             self
         }
 
-        /// Sets how long it may take to open a connection: 10 seconds unless set here or in the connection string.
+        /// Sets the timeout of opening a connection: 10 seconds unless set here or in the connection string.
         pub fn connect_timeout(mut self, timeout: ::std::time::Duration) -> Self {
             self.connection.connect_timeout = Some(timeout);
             self
         }
 
-        /// Sets how long a call waits until a connection is free, before it fails with
+        /// Sets how long a call waits for a free connection of the pool before it fails with
         /// [`Timeout`](checkpoint_core::ErrorKind::Timeout): 30 seconds unless set here or in the connection string.
         pub fn acquire_timeout(mut self, timeout: ::std::time::Duration) -> Self {
             self.connection.acquire_timeout = Some(timeout);
@@ -165,17 +165,16 @@ macro_rules! connection_setters {
             self
         }
 
-        /// Works behind a pooler in transaction mode (PgBouncer, and what managed services call pooled connections): no
-        /// named statements, no settings of the session. Each call then has to be planned, but is one round trip all
-        /// the same.
+        /// Works behind a pooler in transaction mode (PgBouncer, and the pooled connections of managed services): no named
+        /// statements, no session settings. The server then plans each call anew; a call is still one round trip.
         pub fn pgbouncer(mut self, pgbouncer: bool) -> Self {
             self.connection.pgbouncer = Some(pgbouncer);
             self
         }
 
-        /// Sets how often a call is repeated that failed because the server restarts, a connection was cut, or another
-        /// transaction was in the way: 5 times unless set, the first at once and the others after up to 0.1, 0.2, 0.4
-        /// and 0.8 seconds, but not once the call has taken 5 seconds. Every call is safe to repeat.
+        /// Sets the maximum number of retries of a call that failed because the server restarts, a connection was cut, or
+        /// transactions conflicted: 5 unless set. The first retry is immediate, the others have an exponential backoff of up
+        /// to 0.1, 0.2, 0.4 and 0.8 seconds. A call that has taken 5 seconds is not retried. Every call is idempotent.
         pub fn max_retries(mut self, max_retries: u32) -> Self {
             self.connection.max_retries = max_retries;
             self

@@ -11,10 +11,10 @@ use tokio_postgres::error::{DbError, Severity};
 
 use crate::tls;
 
-/// What a caller is told when tables are missing.
+/// The message for missing tables.
 const RUN_SETUP: &str = "the database does not have the tables; run setup()";
 
-/// What a caller is told when something cannot be written.
+/// The message for a write on a read-only server.
 const READ_ONLY: &str = "the server is read-only (a replica, or default_transaction_read_only); \
                              name the primary, or add target_session_attrs=read-write";
 
@@ -32,7 +32,7 @@ pub(crate) type Row = (ErrorKind, &'static str, bool);
 
 /// Turns an error of the driver into ours.
 ///
-/// The source is kept, without what the server says about values: its detail, hint and context.
+/// The source is kept without the server's detail, hint and context, which may show values.
 pub fn convert(error: tokio_postgres::Error) -> Error {
     if let Some(db) = error.as_db_error() {
         let (kind, message, retryable) = describe(db);
@@ -69,12 +69,12 @@ pub fn convert_pool(error: PoolError) -> Error {
     Error::new(kind, message).retryable(retryable).with_source(error)
 }
 
-/// Whether a prepared statement has to be prepared anew: the server lost it, or a table has changed since.
+/// Whether a prepared statement must be prepared again: the server lost it, or a table has changed.
 pub fn is_stale_statement(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_some_and(|db| db.code().code() == "26000" || is_stale_plan(db))
 }
 
-/// The table of what the server says: kind, what to do, and whether repeating the call may help.
+/// The table of the server's errors: kind, what to do, and whether a retry may help.
 fn describe(db: &DbError) -> Row {
     use ErrorKind::{
         Backend, Conflict, InvalidArgument, InvalidConfig, Schema, Timeout, Unavailable, Unsupported,
@@ -157,13 +157,13 @@ fn describe(db: &DbError) -> Row {
     }
 }
 
-/// The same for what the driver says on its own. Its kinds are private, but each has one text that never varies.
+/// The table of the driver's own errors. Their kinds are private, but each has one constant text.
 fn describe_client(error: &tokio_postgres::Error) -> Row {
     use ErrorKind::{Backend, Codec, InvalidArgument, InvalidConfig, Timeout, Unavailable};
     if error.is_closed() {
         return (Unavailable, LOST, true);
     }
-    // A server that does not like our certificate says so only after the handshake, in TLS 1.3.
+    // In TLS 1.3 the server refuses a client's certificate only after the handshake.
     if let Some(tls) = source_of::<rustls::Error>(error) {
         return describe_tls(tls);
     }
@@ -235,7 +235,7 @@ pub(crate) fn describe_tls(error: &rustls::Error) -> Row {
     (ErrorKind::InvalidConfig, message, false)
 }
 
-/// The first cause of a type, also where an I/O error carries it.
+/// The first source of a type, also if an I/O error wraps it.
 fn source_of<T: StdError + 'static>(error: &tokio_postgres::Error) -> Option<&T> {
     let mut next = error.source();
     while let Some(error) = next {
@@ -251,14 +251,13 @@ fn source_of<T: StdError + 'static>(error: &tokio_postgres::Error) -> Option<&T>
     None
 }
 
-/// A plan changes its columns when a table does. The message is translated on servers that speak other languages, the
-/// routine is not.
+/// Whether a plan is stale because a table has changed. The server may translate the message, but not the routine.
 fn is_stale_plan(db: &DbError) -> bool {
     db.code().code() == "0A000"
         && (db.routine() == Some("RevalidateCachedQuery") || db.message().contains("cached plan"))
 }
 
-/// What the server said, as far as it is safe to show.
+/// The server's error without parts that may show values.
 struct ServerError {
     severity: String,
     code: String,

@@ -1,4 +1,4 @@
-//! TLS by rustls, with libpq's words for how much of it.
+//! TLS by rustls, with libpq's modes.
 
 #[cfg(test)]
 mod tests;
@@ -26,10 +26,10 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::config::{SslMode, invalid};
 
-/// Who may sign the server's certificate.
+/// The trusted root certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RootCert {
-    /// Those that the system trusts.
+    /// Those of the operating system.
     System,
     /// Those in a PEM file.
     File(PathBuf),

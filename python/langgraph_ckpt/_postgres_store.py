@@ -36,8 +36,8 @@ class PostgresStore(Store):
         ttl: How long items live unless their put says otherwise, in minutes, and whether reading them prolongs it:
             `default_ttl`, `refresh_on_read`, `sweep_interval_minutes`. What has expired is there for nobody; `omit_expired`
             changes nothing.
-        schema: The schema of the tables, which `setup` makes when it is missing: the first of the role's `search_path`
-            unless given.
+        schema: The schema of the tables, which `setup` creates when it is missing: the first of the role's `search_path`
+            unless given here or as `schema` in the string.
         max_connections: How many connections are opened at most: 10 unless given here or as `pool_size` in the string.
         connect_timeout: How many seconds it may take to open one: 10 unless given.
         acquire_timeout: How many seconds a call waits for a free one: 30 unless given.

@@ -32,8 +32,8 @@ class PostgresSaver(Saver):
             not say comes from libpq's environment variables, such as `PGPASSWORD`; no password file is read.
         serde: The serializer of values: LangGraph's `JsonPlusSerializer` unless given.
         cipher: Seals what is stored, below the serializer.
-        schema: The schema of the tables, which `setup` makes when it is missing: the first of the role's `search_path`
-            unless given.
+        schema: The schema of the tables, which `setup` creates when it is missing: the first of the role's `search_path`
+            unless given here or as `schema` in the string.
         max_connections: How many connections are opened at most: 10 unless given here or as `pool_size` in the string.
         connect_timeout: How many seconds it may take to open one: 10 unless given.
         acquire_timeout: How many seconds a call waits for a free one: 30 unless given.

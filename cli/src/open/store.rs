@@ -9,7 +9,7 @@ use checkpoint_core::{async_trait, id};
 use common_postgres::{Database, PostgresConfig, quote};
 use store_postgres::{AnnIndex, PostgresStore, VectorType};
 
-use super::Place;
+use super::Backend;
 use crate::arguments::{self, Index};
 use crate::failure::{Failure, Result};
 
@@ -59,9 +59,9 @@ pub(crate) fn store(url: &str, vectors: Option<Vectors>, filter_index: bool) -> 
 
 /// The connection string of a URL whose backend has stores.
 fn with_store(url: &str) -> Result<&str> {
-    match Place::of(url)? {
-        Place::Postgres(conn_string) => Ok(conn_string),
-        Place::Sqlite(_) => {
+    match Backend::of(url)? {
+        Backend::Postgres(conn_string) => Ok(conn_string),
+        Backend::Sqlite(_) => {
             Err(Failure::usage(format!("sqlite: URLs have no store; this ckpt opens those of {WITH_STORES}")))
         }
     }
@@ -86,7 +86,7 @@ struct Server {
 }
 
 impl Scratch {
-    /// Looks whether the server has vectors. The extension is not made: the database is the user's.
+    /// Checks whether the server has pgvector. The extension is not created: the database is the user's.
     pub(crate) async fn new(url: &str) -> Result<Self> {
         let config = PostgresConfig::from_conn_string(with_store(url)?)?;
         let database = Database::new(config.pool()?, false, 0);

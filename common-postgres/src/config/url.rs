@@ -1,7 +1,6 @@
-//! The URL of a server, read as libpq reads it.
+//! Connection strings that are URLs, parsed as libpq parses them.
 //!
-//! No error here shows a part of the URL: where a password has one of the delimiters in it, any part may be a part of
-//! the password.
+//! Errors show no part of the URL: if the password has a delimiter in it, any part may belong to the password.
 
 use std::borrow::Cow;
 
@@ -9,7 +8,7 @@ use checkpoint_core::{Error, Result};
 
 use super::{DEFAULT_PORT, PostgresConfig, invalid, parameters};
 
-/// Where a password is written as it is, its `/` or `@` ends up in another part of the URL.
+/// A `/` or `@` of a password that is not percent-encoded ends up in another part of the URL.
 const ENCODE: &str =
     "if the password has one of @ : / ? % [ ] in it, write these as %40 %3A %2F %3F %25 %5B %5D";
 
@@ -26,7 +25,7 @@ pub(super) fn parse(url: &str, config: &mut PostgresConfig) -> Result<()> {
         return Err(invalid("the URL must not have a NUL byte"));
     }
 
-    // Like libpq: what stands before the first `@` is the user, unless a `/` comes first.
+    // As in libpq: the user ends at the first `@`, unless a `/` comes first.
     let rest = match rest.find(['@', '/']) {
         Some(end) if rest[end..].starts_with('@') => {
             parse_user(&rest[..end], config)?;
@@ -106,7 +105,7 @@ fn parse_hosts(text: &str, config: &mut PostgresConfig) -> Result<()> {
     if hosts.iter().any(|host| !host.is_empty()) {
         config.hosts = hosts;
     }
-    // Without any, they are what was known before.
+    // Without any port, those of the environment are kept.
     if any_port {
         config.ports = ports;
     }
