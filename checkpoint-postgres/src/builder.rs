@@ -3,7 +3,7 @@
 use std::fmt;
 
 use checkpoint_core::backend::ValueCodec;
-use checkpoint_core::{Cipher, Result, ResultExt};
+use checkpoint_core::{Cipher, Error, Result, ResultExt};
 use common_postgres::{BACKEND, ConnectionOptions, PostgresConfig, Source, connection_setters};
 
 use crate::PostgresSaver;
@@ -85,12 +85,14 @@ impl PostgresSaverBuilder {
     connection_setters!();
 
     /// Reads listings (`list` and `list_threads`) from a replica, which may be behind. All else goes to the primary.
-    pub fn read_replica(mut self, url: impl Into<String>) -> Self {
-        self.replica = Some(Source::Url(url.into()));
+    ///
+    /// It takes a connection string, as [`PostgresSaver::builder`] does.
+    pub fn read_replica(mut self, conn_string: impl Into<String>) -> Self {
+        self.replica = Some(Source::ConnString(conn_string.into()));
         self
     }
 
-    /// As [`read_replica`](Self::read_replica), with what [`PostgresConfig`] knows beyond URLs.
+    /// As [`read_replica`](Self::read_replica), with a [`PostgresConfig`].
     pub fn read_replica_config(mut self, config: PostgresConfig) -> Self {
         self.replica = Some(Source::Config(Box::new(config)));
         self
@@ -105,20 +107,42 @@ impl PostgresSaverBuilder {
     /// Checks the options, reads certificates, and makes the saver. Opens no connection; the first call does.
     ///
     /// # Errors
-    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for a URL or an option that is wrong, for a
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid connection string or option, for a
     /// certificate that cannot be read, and for connection options on a pool that is the application's own.
     pub fn build(self) -> Result<PostgresSaver> {
         self.checked().map(PostgresSaver::from_shared).at(BACKEND, "build")
     }
 
     fn checked(self) -> Result<Shared> {
-        self.connection.check_schema()?;
-        let database = self.connection.database(&self.source)?;
-        let replica = match &self.replica {
-            Some(source) => self.connection.database(source)?,
-            None => database.clone(),
-        };
-        let schema = self.connection.schema.as_deref();
-        Ok(Shared::new(database, replica, schema, self.compression == Compression::Lz4, self.codec))
+        let (database, schema) = self.connection.database(&self.source)?;
+        let replica =
+            match self.replica.as_ref().map(|source| self.connection.database(source)).transpose()? {
+                None => database.clone(),
+                Some((_, other)) if other.is_some() && other != schema => {
+                    return Err(Error::invalid_config(
+                        "the read replica has another schema than the primary",
+                    ));
+                }
+                Some((replica, _)) => replica,
+            };
+        let lz4 = self.compression == Compression::Lz4;
+        Ok(Shared::new(database, replica, schema.as_deref(), lz4, self.codec))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_replica_has_the_schema_of_the_primary() {
+        let built =
+            |primary: &str, replica: &str| PostgresSaver::builder(primary).read_replica(replica).build();
+        for replica in ["host=b", "host=b schema=s", "postgres://b?schema=s"] {
+            assert!(built("postgres://a?schema=s", replica).is_ok(), "{replica}");
+        }
+        for primary in ["host=a", "host=a schema=t"] {
+            assert!(built(primary, "host=b schema=s").unwrap_err().to_string().contains("another schema"));
+        }
     }
 }

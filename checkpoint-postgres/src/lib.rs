@@ -118,7 +118,7 @@
 //!
 //! | kind | when |
 //! |---|---|
-//! | `InvalidConfig` | a URL or option is wrong; password, role, database or certificate is refused; the role lacks a privilege |
+//! | `InvalidConfig` | a connection string or option is invalid; password, role, database or certificate is refused; the role lacks a privilege |
 //! | `Schema` | the tables are missing (run `setup()`), newer than this program, or of another shape |
 //! | `InvalidArgument` | U+0000 in an id or in nested metadata, a value of 1 GiB, an id too long for an index |
 //! | `Unavailable` | the server cannot be reached or shuts down; may be repeated |

@@ -40,9 +40,11 @@ impl fmt::Debug for PostgresSaver {
 }
 
 impl PostgresSaver {
-    /// Starts to configure a saver for the database that a URL names: `postgres://user:password@host:port/database`.
-    pub fn builder(url: impl Into<String>) -> PostgresSaverBuilder {
-        PostgresSaverBuilder::new(Source::Url(url.into()))
+    /// Starts to configure a saver for the database that a connection string names, as
+    /// [`PostgresConfig::from_conn_string`] reads it: `postgres://user:password@host:port/database`, or
+    /// `host=… dbname=…`. What it leaves out comes from libpq's environment variables (`PGHOST`, `PGSSLMODE`, …).
+    pub fn builder(conn_string: impl Into<String>) -> PostgresSaverBuilder {
+        PostgresSaverBuilder::new(Source::ConnString(conn_string.into()))
     }
 
     /// Starts to configure a saver for the database of a configuration.

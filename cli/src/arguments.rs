@@ -28,8 +28,10 @@ pub(crate) struct Arguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Options {
-    /// The database: `sqlite:PATH`, or `postgres://USER@HOST/DATABASE` with libpq's parameters and `schema=NAME`. Other
-    /// users of the machine can see a command's arguments: set a password by `PGPASSWORD`, or the URL by the variable.
+    /// The database: `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, or "host=HOST dbname=DATABASE". The last two take libpq's
+    /// parameters, `schema=NAME` and `pgbouncer=true`; what they leave out comes from libpq's variables (`PGHOST`,
+    /// `PGSSLMODE`, …). Other users of the machine can see a command's arguments: set a
+    /// password by `PGPASSWORD`, or the URL by the variable.
     // The value of the variable may contain a password.
     #[arg(long, env = "CKPT_URL", hide_env_values = true, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
@@ -165,7 +167,7 @@ Examples:
     ///
     /// The threads are deleted afterwards. A SQLite file grows by about 200 MB and does not shrink: use a separate file.
     /// --store runs the suite of stores in temporary schemas, which are dropped afterwards. Ctrl-C stops after the current
-    /// case.
+    /// case. The cases with random operations are not included: they run in the project's own tests.
     #[command(after_help = "\
 Examples:
   ckpt --url sqlite:/tmp/try.sqlite conformance

@@ -1,15 +1,14 @@
-//! From a URL to a saver or a store: the one place that knows the backends.
+//! Opens the saver or the store of a URL: the one place that knows the backends.
 
 mod store;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use checkpoint_core::cipher::AES_KEY_VARIABLE;
 use checkpoint_core::{BaseCheckpointSaver, Cipher};
 use checkpoint_postgres::{PostgresConfig, PostgresSaver};
 use checkpoint_sqlite::SqliteSaver;
-use secrecy::SecretString;
 
 pub(crate) use store::{Scratch, Store, Vectors, store};
 
@@ -17,26 +16,20 @@ use crate::arguments::Options;
 use crate::failure::{Failure, Result};
 
 /// What this program can open.
-const KNOWN: &str = "sqlite:PATH or postgres://USER@HOST/DATABASE";
+const KNOWN: &str = "sqlite:PATH, postgres://USER@HOST/DATABASE or \"host=HOST dbname=DATABASE\"";
 
-/// The environment variable of a password that the URL does not have, as everywhere with PostgreSQL.
-const PASSWORD_VARIABLE: &str = "PGPASSWORD";
-
-/// The port of a PostgreSQL server whose URL has none.
-const POSTGRES_PORT: &str = ":5432";
-
-/// What the flags for keys begin with that every command has.
+/// The prefix of the flags for keys that every command has.
 const EVERY_COMMAND: &str = "--";
 
 /// A saver of any backend.
 pub(crate) type Saver = Arc<dyn BaseCheckpointSaver>;
 
-/// What to do with values that the keys at hand do not open.
+/// What to do with encrypted values that the given keys do not decrypt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sealed {
-    /// Show that they are there.
+    /// Show them as encrypted.
     Keep,
-    /// Show that they are there where no key was given; a key that does not open them is a mistake.
+    /// Show them as encrypted if no key is given; fail if a key is given that does not decrypt them.
     KeepWithoutKey,
     /// Fail.
     Refuse,
@@ -52,134 +45,84 @@ pub(crate) fn saver(options: &Options, sealed: Sealed) -> Result<Saver> {
     open(url(options)?, cipher, sealed)
 }
 
-/// The URL, which every command on a database needs.
+/// The `--url` that every command on a database needs.
 pub(crate) fn url(options: &Options) -> Result<&str> {
     options.url.as_deref().ok_or_else(|| {
         Failure::usage(format!("no database is named; give --url or set CKPT_URL, for example {KNOWN}"))
     })
 }
 
-/// What stands before the colon of a URL, and behind it.
-fn scheme(url: &str) -> Result<(&str, &str)> {
-    if url.is_empty() {
-        return Err(Failure::usage(format!("the URL is empty; this ckpt opens {KNOWN}")));
-    }
-    // What was given may hold a password, so no more than a scheme is shown of it.
-    let is_scheme = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
-    url.split_once(':')
-        .filter(|(scheme, _)| is_scheme(scheme))
-        .ok_or_else(|| Failure::usage(format!("what was given is no URL; this ckpt opens {KNOWN}")))
+/// The backend of a URL, and its part of the URL.
+enum Backend<'a> {
+    Sqlite(&'a Path),
+    /// A connection string.
+    Postgres(&'a str),
 }
 
-/// Opens a URL.
-pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<Saver> {
-    let (scheme, rest) = scheme(url)?;
-    match scheme {
-        "sqlite" => {
-            let path = rest.strip_prefix("//").unwrap_or(rest);
-            if path.is_empty() || path == ":memory:" {
-                return Err(Failure::usage("the URL names no file; give it as sqlite:PATH"));
+impl<'a> Backend<'a> {
+    fn of(url: &'a str) -> Result<Self> {
+        if url.is_empty() {
+            return Err(Failure::usage(format!("the URL is empty; this ckpt opens {KNOWN}")));
+        }
+        if PostgresConfig::is_conn_string(url) {
+            return Ok(Self::Postgres(url));
+        }
+        // The rest may have a password in it, so at most the scheme is shown.
+        let is_scheme = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+        match url.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) {
+            Some(("sqlite", rest)) => match rest.strip_prefix("//").unwrap_or(rest) {
+                "" | ":memory:" => Err(Failure::usage("the URL names no file; give it as sqlite:PATH")),
+                path => Ok(Self::Sqlite(Path::new(path))),
+            },
+            Some((scheme, _)) => {
+                Err(Failure::usage(format!("this ckpt does not open {scheme}: URLs; it opens {KNOWN}")))
             }
-            let mut builder = SqliteSaver::builder(path);
+            None => Err(Failure::usage(format!("not a URL of a database; this ckpt opens {KNOWN}"))),
+        }
+    }
+}
+
+/// The name of the backend that a URL leads to.
+pub(crate) fn backend(url: &str) -> &'static str {
+    match Backend::of(url) {
+        Ok(Backend::Sqlite(_)) => "sqlite",
+        Ok(Backend::Postgres(_)) => "postgres",
+        Err(_) => "unknown",
+    }
+}
+
+/// Opens the saver of a URL.
+pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<Saver> {
+    let keep_sealed = sealed != Sealed::Refuse;
+    Ok(match Backend::of(url)? {
+        Backend::Sqlite(path) => {
+            let mut builder = SqliteSaver::builder(path).keep_sealed(keep_sealed);
             if let Some(cipher) = cipher {
                 builder = builder.cipher(cipher);
             }
-            Ok(Arc::new(builder.keep_sealed(sealed != Sealed::Refuse).build()?))
+            Arc::new(builder.build()?)
         }
-        "postgres" | "postgresql" => postgres(url, cipher, sealed),
-        _ => Err(Failure::usage(format!("this ckpt does not open {scheme}: URLs; it opens {KNOWN}"))),
-    }
-}
-
-/// Where a URL leads, and the schema that it names.
-fn postgres_config(url: &str) -> Result<(PostgresConfig, Option<String>)> {
-    let (url, schema) = take_schema(url)?;
-    let mut config = PostgresConfig::from_url(&url)?;
-    if let Some(password) = std::env::var(PASSWORD_VARIABLE).ok().filter(|_| !has_password(&url)) {
-        config = config.password(SecretString::from(password));
-    }
-    Ok((config, schema))
-}
-
-fn postgres(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<Saver> {
-    let (config, schema) = postgres_config(url)?;
-    let mut builder = PostgresSaver::from_config(config).keep_sealed(sealed != Sealed::Refuse);
-    if let Some(schema) = schema {
-        builder = builder.schema(schema);
-    }
-    if let Some(cipher) = cipher {
-        builder = builder.cipher(cipher);
-    }
-    Ok(Arc::new(builder.build()?))
-}
-
-/// Takes the parameter `schema` off a URL: it is ours, and no driver knows it.
-fn take_schema(url: &str) -> Result<(String, Option<String>)> {
-    let Some((address, query)) = url.split_once('?') else { return Ok((url.to_owned(), None)) };
-    let (ours, rest): (Vec<_>, Vec<_>) = query.split('&').partition(|part| part.starts_with("schema="));
-    let schema = match ours.as_slice() {
-        [] => None,
-        [one] => Some(decode(one.trim_start_matches("schema="))?),
-        _ => return Err(Failure::usage("the URL names the schema twice")),
-    };
-    let rest = rest.join("&");
-    Ok((if rest.is_empty() { address.to_owned() } else { format!("{address}?{rest}") }, schema))
-}
-
-/// Undoes percent-encoding.
-fn decode(text: &str) -> Result<String> {
-    let wrong = || Failure::usage("the schema in the URL is not percent-encoded as it should be");
-    let mut parts = text.split('%');
-    let mut out = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        let (hex, rest) = part.split_at_checked(2).ok_or_else(wrong)?;
-        out.push(u8::from_str_radix(hex, 16).map_err(|_| wrong())?);
-        out.extend_from_slice(rest.as_bytes());
-    }
-    String::from_utf8(out).map_err(|_| wrong())
-}
-
-fn has_password(url: &str) -> bool {
-    let (address, query) = url.split_once('?').unwrap_or((url, ""));
-    let (_, address) = address.split_once("://").unwrap_or(("", address));
-    let user = address.rsplit_once('@').map_or("", |(user, _)| user);
-    user.contains(':') || query.split('&').any(|part| part.starts_with("password="))
-}
-
-/// Server, database and schema of a URL, without how to get in.
-fn server(url: &str) -> Option<(String, String, Option<String>)> {
-    if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
-        return None;
-    }
-    let (url, schema) = take_schema(url).ok()?;
-    let (_, address) = url.split_once("://")?;
-    let address = address.split('?').next().unwrap_or_default();
-    let (user, place) = address.rsplit_once('@').unwrap_or(("", address));
-    let (host, database) = place.split_once('/').unwrap_or((place, ""));
-    let mut host = host.to_ascii_lowercase();
-    if !host.rsplit(']').next().unwrap_or_default().contains(':') {
-        host.push_str(POSTGRES_PORT);
-    }
-    for local in ["127.0.0.1:", "[::1]:", ":"] {
-        if let Some(port) = host.strip_prefix(local) {
-            host = format!("localhost:{port}");
+        Backend::Postgres(conn_string) => {
+            let mut builder = PostgresSaver::builder(conn_string).keep_sealed(keep_sealed);
+            if let Some(cipher) = cipher {
+                builder = builder.cipher(cipher);
+            }
+            Arc::new(builder.build()?)
         }
-    }
-    let database = if database.is_empty() { user.split(':').next().unwrap_or_default() } else { database };
-    Some((host, database.to_owned(), schema))
+    })
 }
 
 /// Whether two URLs name one database, as far as they tell.
 pub(crate) fn same_database(one: &str, other: &str) -> bool {
-    one == other
-        || matches!((file(one), file(other)), (Some(one), Some(other)) if same_file(&one, &other))
-        || matches!((server(one), server(other)), (Some(one), Some(other)) if one == other)
-}
-
-/// The file that a URL names, if it is one of a file.
-fn file(url: &str) -> Option<PathBuf> {
-    let rest = url.strip_prefix("sqlite:")?;
-    Some(PathBuf::from(rest.strip_prefix("//").unwrap_or(rest)))
+    match (Backend::of(one), Backend::of(other)) {
+        (Ok(Backend::Sqlite(one)), Ok(Backend::Sqlite(other))) => same_file(one, other),
+        (Ok(Backend::Postgres(one)), Ok(Backend::Postgres(other))) => {
+            let (one, other) =
+                (PostgresConfig::from_conn_string(one), PostgresConfig::from_conn_string(other));
+            matches!((one, other), (Ok(one), Ok(other)) if one.is_same_database(&other))
+        }
+        _ => false,
+    }
 }
 
 fn same_file(one: &Path, other: &Path) -> bool {
@@ -194,16 +137,16 @@ fn same_file(one: &Path, other: &Path) -> bool {
     resolved(one).is_some_and(|one| resolved(other) == Some(one))
 }
 
-/// Where keys are given.
+/// The flags that give keys.
 pub(crate) struct Keys<'a> {
-    /// What the names of the flags begin with.
+    /// The prefix of the flags' names.
     pub(crate) flags: &'static str,
     pub(crate) file: Option<&'a Path>,
     pub(crate) gcm: &'a [String],
 }
 
 impl<'a> Keys<'a> {
-    /// The flags that every command has; without a file, the environment is looked at too.
+    /// The flags that every command has. Without a file, the environment variable counts, too.
     pub(crate) fn of_every_command(options: &'a Options) -> Self {
         Self { flags: EVERY_COMMAND, file: options.key_file.as_deref(), gcm: &options.gcm_key }
     }
@@ -259,49 +202,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_schema_is_taken_off_the_url() {
-        for (url, rest, schema) in [
-            ("postgres://h/d", "postgres://h/d", None),
-            ("postgres://h/d?schema=a", "postgres://h/d", Some("a")),
-            ("postgres://h/d?x=1&schema=%C3%A4%25&y=2", "postgres://h/d?x=1&y=2", Some("ä%")),
+    fn urls_lead_to_their_backends() {
+        for (url, expected) in [
+            ("sqlite:a.sqlite", "sqlite"),
+            ("sqlite:///tmp/host=a", "sqlite"),
+            ("postgres://h/d", "postgres"),
+            ("postgresql://", "postgres"),
+            ("host=h dbname=d", "postgres"),
+            ("  sslmode = require host=h", "postgres"),
+            ("password=a:b host=h", "postgres"),
+            ("redis://h", "unknown"),
+            ("agents.sqlite", "unknown"),
+            ("sqlite:", "unknown"),
+            ("", "unknown"),
         ] {
-            assert_eq!(take_schema(url).unwrap(), (rest.to_owned(), schema.map(str::to_owned)));
-        }
-        for wrong in [
-            "x://?schema=a&schema=b",
-            "x://?schema=%",
-            "x://?schema=%zz",
-            "x://?schema=%ff",
-            "x://?schema=%ä",
-        ] {
-            assert!(take_schema(wrong).is_err(), "{wrong}");
+            assert_eq!(backend(url), expected, "{url}");
         }
     }
 
     #[test]
     fn one_database_is_known_under_its_names() {
         let one = "postgres://me:pw@localhost/agents";
-        for same in [
-            one,
-            "postgresql://you@127.0.0.1:5432/agents?sslmode=disable",
-            "postgres://agents@LOCALHOST",
-            "postgres:///agents",
-        ] {
+        for same in
+            [one, "postgresql://you@127.0.0.1:5432/agents?sslmode=disable", "host=LOCALHOST dbname=agents"]
+        {
             assert!(same_database(one, same), "{same}");
         }
-        for other in [
-            "postgres://localhost:5433/agents",
-            "postgres://localhost/agents?schema=s",
-            "postgres://db/agents",
-            "sqlite:agents",
-        ] {
+        for other in
+            ["postgres://localhost:5433/agents", "postgres://localhost/agents?schema=s", "sqlite:agents"]
+        {
             assert!(!same_database(one, other), "{other}");
         }
-    }
-
-    #[test]
-    fn a_password_in_the_url_is_seen() {
-        assert!(has_password("postgres://me:pw@h/d") && has_password("postgres://h/d?password=x"));
-        assert!(!has_password("postgres://me@h:5432/d?user=x") && !has_password("postgres://h:5432"));
+        assert!(same_database("sqlite:a", "sqlite://a") && !same_database("sqlite:a", "sqlite:b"));
     }
 }

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         copies_can_encrypt_values,
         values_that_the_server_cannot_store_stop_one_thread,
         a_schema_is_a_separate_database,
+        connection_strings_and_the_environment_are_heeded,
         errors_do_not_contain_the_password,
         the_suite_runs,
     ])
@@ -327,6 +328,55 @@ fn a_schema_is_a_separate_database(server: &Server) {
     assert!(failure(&copy(&one, &one, &[]).output().unwrap(), 2).contains("same database"));
 }
 
+fn connection_strings_and_the_environment_are_heeded(server: &Server) {
+    let database = database(server);
+    // Read by the driver, so that our own reading is not its own witness.
+    let parts: tokio_postgres::Config = database.url().parse().unwrap();
+    let (host, port) = ("127.0.0.1", parts.get_ports()[0].to_string());
+    let (user, name) = (parts.get_user().unwrap(), parts.get_dbname().unwrap());
+    let password = std::str::from_utf8(parts.get_password().unwrap()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let source = filled(directory.path(), &["a"], 3, 10);
+    counts(&sqlite(&source), database.url(), &[]);
+    let threads = text(&run(database.url(), &["threads"]));
+    assert!(threads.contains("1 thread"), "{threads}");
+
+    let pairs = format!("host={host} port={port} user={user} password={password} dbname='{name}'");
+    assert_eq!(text(&run(&pairs, &["threads"])), threads);
+    let schema = format!("{pairs} schema='Tw o'");
+    text(&run(&schema, &["setup"]));
+    assert_eq!(text(&run(&schema, &["threads"])), "0 threads\n");
+    assert!(failure(&copy(&pairs, database.url(), &[]).output().unwrap(), 2).contains("same database"));
+    text(&run(&schema, &["store", "setup"]));
+    assert_eq!(text(&run(&schema, &["store", "namespaces", "--json"])), "");
+
+    let with = |url: &str, more: &[(&str, &str)]| {
+        let mut ckpt = ckpt();
+        ckpt.env("PGHOST", host).env("PGPORT", &port).env("PGUSER", user).env("PGPASSWORD", password);
+        ckpt.env("PGDATABASE", name)
+            .envs(more.iter().copied())
+            .args(["--url", url, "threads"])
+            .output()
+            .unwrap()
+    };
+    for url in ["postgres://", "postgres:///", "sslmode=prefer", &format!("dbname={name}")] {
+        assert_eq!(text(&with(url, &[])), threads, "{url}");
+        // Port 1 has no server.
+        assert!(failure(&with(url, &[("PGPORT", "1")]), 5).contains("cannot be reached"), "{url}");
+    }
+    assert!(
+        failure(&with("postgres://", &[("PGHOST", "no-such-host.invalid")]), 5).contains("cannot be reached")
+    );
+    let missing = directory.path().join("missing.crt");
+    let verify = [("PGSSLMODE", "verify-full"), ("PGSSLROOTCERT", missing.to_str().unwrap())];
+    for url in ["postgres://", database.url()] {
+        let line = failure(&with(url, &verify), 2);
+        assert!(line.contains("sslrootcert") && line.contains("missing.crt"), "{line}");
+    }
+    let line = failure(&with("postgres://", &[("PGSERVICE", "agents")]), 2);
+    assert!(line.contains("PGSERVICE"), "{line}");
+}
+
 fn errors_do_not_contain_the_password(server: &Server) {
     const PASSWORD: &str = "hunter2x";
     let (_, place) = server.url().rsplit_once('@').unwrap();
@@ -338,8 +388,10 @@ fn errors_do_not_contain_the_password(server: &Server) {
         (format!("postgres://{user}:{PASSWORD}@{host}/x?foo={PASSWORD}"), 2, "foo"),
         (format!("postgres://{user}:{PASSWORD}@{host}:{PASSWORD}/x"), 2, "port"),
         (format!("postgres://{user}:{PASSWORD}@{host}/x?schema=%{PASSWORD}"), 2, "schema"),
-        (format!("{PASSWORD}@{host}/x"), 2, "no URL"),
-        (format!("{PASSWORD}@host/x"), 2, "no URL"),
+        (format!("{PASSWORD}@{host}/x"), 2, "not a URL"),
+        (format!("{PASSWORD}@host/x"), 2, "not a URL"),
+        (format!("user={user} password={PASSWORD} foo={PASSWORD}"), 2, "not known"),
+        (format!("password={PASSWORD} port={PASSWORD}"), 2, "port"),
     ] {
         let line = failure(&run(&url, &["threads"]), code);
         assert!(line.contains(said) && !line.contains(PASSWORD), "{line}");

@@ -1,4 +1,4 @@
-//! Where the server is, how to get in, and how many connections to keep.
+//! The configuration of connections: servers, credentials, TLS, timeouts and the size of the pool.
 
 mod key_values;
 mod parameters;
@@ -20,31 +20,35 @@ use tokio_postgres::{Config, NoTls};
 
 use crate::tls::{self, RootCert};
 
-/// The time that opening a connection may take.
+/// The timeout of opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time that a call may wait until a connection of the pool is free.
+/// The timeout of waiting for a free connection of the pool.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The name that `pg_stat_activity` shows.
 const APPLICATION_NAME: &str = "checkpoint-postgres";
-/// The connections that a pool opens at most.
+/// The host, if none is given.
+const LOCALHOST: &str = "localhost";
+/// The port, if none is given.
+const DEFAULT_PORT: u16 = 5432;
+/// The maximum size of a pool.
 const MAX_CONNECTIONS: usize = 10;
-/// Setup holds a lock on one connection and works on another.
+/// Setup holds an advisory lock on one connection and works on another.
 const LEAST_CONNECTIONS: usize = 2;
-/// Firewalls and balancers forget a silent connection after four minutes or more; the system's own two hours come
-/// too late.
+/// Firewalls and load balancers drop idle connections after four minutes or more; the system's default of two hours is too
+/// long.
 const KEEPALIVES_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVES_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVES_COUNT: u32 = 3;
-/// Without it, a statement sent into a connection that was cut silently waits for about 15 minutes.
+/// Without it, a statement on a connection that was cut without notice waits for about 15 minutes.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Every statement finds its rows by key, so that the plan never depends on the values: one plan, made once, without JIT,
-/// which costs more than such a statement. The keys give the order, too: where that is asked for, another index with a
-/// sort may look as cheap to a server that knows little of the tables, and reads a whole thread.
+/// Every statement finds its rows by key, so the best plan does not depend on the values: one generic plan, without JIT,
+/// which costs more than such a statement. Without statistics the planner may prefer another index and a sort, which reads
+/// a whole thread, although the key gives the order.
 const GENERIC_PLANS: &str = "-c plan_cache_mode=force_generic_plan -c enable_sort=off -c jit=off";
 /// PostgreSQL keeps timeouts as milliseconds in an `i32`.
 const LONGEST_TIMEOUT_MS: u128 = i32::MAX as u128;
 
-/// How much TLS protects a connection; the names are libpq's.
+/// The TLS mode of connections, as libpq names them.
 ///
 /// Connections over Unix sockets never use TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,8 +56,8 @@ const LONGEST_TIMEOUT_MS: u128 = i32::MAX as u128;
 pub enum SslMode {
     /// Never TLS.
     Disable,
-    /// TLS where the server offers it, else none. The server is not verified unless a root certificate is given.
-    /// Where the server offers TLS and the handshake fails, so does the connection: it is not tried again without.
+    /// TLS if the server offers it. The server is not verified unless a root certificate is given. If the TLS handshake
+    /// fails, the connection fails: there is no fallback to plain text.
     Prefer,
     /// TLS or no connection. The server is not verified unless a root certificate is given: then this is
     /// [`VerifyCa`](Self::VerifyCa).
@@ -66,7 +70,7 @@ pub enum SslMode {
 }
 
 impl SslMode {
-    /// The name in a URL, as in `verify-full`.
+    /// libpq's name, such as `verify-full`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Disable => "disable",
@@ -80,10 +84,9 @@ impl SslMode {
 
 /// What it takes to connect to a PostgreSQL server.
 ///
-/// It comes from a URL ([`from_url`](Self::from_url)), from libpq's environment variables
-/// ([`from_env`](Self::from_env)), from both as libpq combines them ([`from_conn_string`](Self::from_conn_string)) or from
-/// [`new`](Self::new), and the setters change what these said.
-/// Nothing is opened and no file is read before a pool is made. `Debug` does not show the password.
+/// It comes from a connection string and libpq's environment variables ([`from_conn_string`](Self::from_conn_string)) or
+/// from [`new`](Self::new); the setters override both. Opens no connection and reads no file until
+/// [`pool`](Self::pool). `Debug` does not show the password.
 #[derive(Clone)]
 pub struct PostgresConfig {
     hosts: Vec<String>,
@@ -103,7 +106,8 @@ pub struct PostgresConfig {
     statement_timeout: Option<Duration>,
     max_connections: usize,
     pgbouncer: bool,
-    /// What goes to the driver unchanged: keepalives, session attributes, channel binding.
+    pub(crate) schema: Option<String>,
+    /// Parameters that are passed to the driver: keepalives, session attributes, channel binding.
     driver: Config,
 }
 
@@ -120,57 +124,81 @@ impl PostgresConfig {
         config
     }
 
-    /// Reads `postgres://user:password@host:port/database?parameter=value`, where every part may be left out.
+    /// Reads a connection string as libpq does: a URL, or `key=value` pairs as in `host=localhost dbname=agents`. What it
+    /// leaves out comes from libpq's environment variables; an empty string leaves everything to them.
     ///
-    /// `postgresql://` is the same. Without a host it is `localhost`, without a user the operating system's, without
-    /// a database the one that is called as the user. The parts are percent-encoded: a password with one of
+    /// # URLs
+    /// `postgres://user:password@host:port/database?parameter=value`, where every part is optional. `postgresql://` is
+    /// the same. The parts are percent-encoded: a password with one of
     /// `@ : / ? % [ ]` in it needs that (`%40 %3A %2F %3F %25 %5B %5D`). Several hosts are separated by commas, each
     /// with its port; a Unix socket's directory is written `%2Fvar%2Frun%2Fpostgresql`, or as `?host=/var/run/postgresql`.
     ///
-    /// Parameters of libpq, with its meaning: `host`, `hostaddr`, `port`, `user`, `password`, `dbname`, `sslmode`
+    /// # Pairs
+    /// `key = value`, separated by spaces. A value with spaces is in single quotes; in it, and outside of quotes, a
+    /// backslash escapes a quote or a backslash.
+    ///
+    /// # Parameters
+    /// Those of libpq, with its meaning: `host`, `hostaddr`, `port`, `user`, `password`, `dbname`, `sslmode`
     /// (all but `allow`), `sslrootcert` (a path, or `system`), `sslcert`, `sslkey`, `sslnegotiation`,
     /// `channel_binding`, `application_name`, `options`, `connect_timeout` (0 is none), `keepalives`,
     /// `keepalives_idle`, `keepalives_interval`, `keepalives_count`, `tcp_user_timeout`, `load_balance_hosts` and
-    /// `target_session_attrs` (`any`, `read-write`, `read-only`). Those that ask for what is done anyhow are taken, too:
-    /// `gssencmode` (`disable`, `prefer`), `client_encoding` (UTF-8), `ssl_min_protocol_version` (up to `TLSv1.2`),
-    /// `sslcompression`, and `fallback_application_name`.
+    /// `target_session_attrs` (`any`, `read-write`, `read-only`). Without a host it is `localhost`, without a user the
+    /// operating system's, without a database the one with the user's name. Parameters that ask for what is done anyway
+    /// are accepted: `gssencmode` (`disable`, `prefer`), `client_encoding` (UTF-8), `ssl_min_protocol_version` (up to
+    /// `TLSv1.2`), `sslcompression`, and `fallback_application_name`.
     ///
-    /// Parameters of ours: `pool_size` ([`max_connections`](Self::max_connections)), `acquire_timeout` (seconds),
-    /// `statement_timeout` (milliseconds) and `pgbouncer` (`true` or `false`). Every time may have one of
-    /// PostgreSQL's units: `us`, `ms`, `s`, `min`, `h`, `d`.
+    /// Parameters of ours: `schema` ([`schema`](Self::schema)), `pool_size`
+    /// ([`max_connections`](Self::max_connections)), `acquire_timeout` (seconds), `statement_timeout` (milliseconds) and
+    /// `pgbouncer` (`true` or `false`). Every time may have one of PostgreSQL's units: `us`, `ms`, `s`, `min`, `h`, `d`.
     ///
-    /// # Errors
-    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) that names what is wrong, and shows neither the
-    /// password nor the URL.
-    pub fn from_url(url: &str) -> Result<Self> {
-        let mut config = Self::empty();
-        url::parse(url, &mut config)?;
-        Ok(config)
-    }
-
-    /// Reads libpq's environment variables.
-    ///
-    /// They are `PGHOST`, `PGHOSTADDR`, `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE`, `PGSSLMODE`,
-    /// `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`, `PGSSLNEGOTIATION`, `PGCHANNELBINDING`, `PGAPPNAME`,
-    /// `PGCONNECT_TIMEOUT`, `PGOPTIONS`, `PGTARGETSESSIONATTRS`, `PGLOADBALANCEHOSTS`, `PGGSSENCMODE`, `PGCLIENTENCODING`
-    /// and `PGSSLMINPROTOCOLVERSION`. Those that are not set or
-    /// empty leave the default. Password and service files are not read.
+    /// # Environment
+    /// `PGHOST`, `PGHOSTADDR`, `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE`, `PGSSLMODE`, `PGSSLROOTCERT`,
+    /// `PGSSLCERT`, `PGSSLKEY`, `PGSSLNEGOTIATION`, `PGCHANNELBINDING`, `PGAPPNAME`, `PGCONNECT_TIMEOUT`, `PGOPTIONS`,
+    /// `PGTARGETSESSIONATTRS`, `PGLOADBALANCEHOSTS`, `PGGSSENCMODE`, `PGCLIENTENCODING` and `PGSSLMINPROTOCOLVERSION`.
+    /// Empty ones are ignored. Password and service files are not read.
     ///
     /// # Errors
-    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) when a variable has a value that is not
-    /// understood, or when one is set that would change where or how safely libpq connects and is not known here.
-    pub fn from_env() -> Result<Self> {
-        Self::from_variables(std::env::var_os)
-    }
-
-    /// Reads a connection string as libpq does, and programs that use it: a URL, as in [`from_url`](Self::from_url), or
-    /// `key=value` pairs with the same parameters, as in `host=localhost dbname=agents`. What it does not say comes from the
-    /// environment, as in [`from_env`](Self::from_env).
-    ///
-    /// # Errors
-    /// As those of both.
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for a string, parameter or variable that is invalid,
+    /// and for a variable that is not supported and would change where or how safely libpq connects. The error shows
+    /// neither the password nor the string.
     pub fn from_conn_string(text: &str) -> Result<Self> {
         Self::from_conn_string_and(text, std::env::var_os)
+    }
+
+    /// Whether a text has the form of a connection string: it begins with `postgres://`, `postgresql://`, or the name of
+    /// a parameter and `=`.
+    pub fn is_conn_string(text: &str) -> bool {
+        let is_pairs =
+            || text.split_once('=').is_some_and(|(key, _)| parameters::KNOWN.contains(&key.trim()));
+        url::without_scheme(text).is_some() || is_pairs()
+    }
+
+    /// Whether two configurations name the same schema of the same database, as far as their texts tell: one server in
+    /// common is enough, and all loopback addresses are one server. Names are not resolved.
+    pub fn is_same_database(&self, other: &Self) -> bool {
+        let database = |config: &Self| config.database.clone().or_else(|| config.user.clone());
+        let servers = other.servers();
+        self.schema == other.schema
+            && database(self) == database(other)
+            && self.servers().iter().any(|server| servers.contains(server))
+    }
+
+    /// Names and addresses of the servers, each with its port.
+    fn servers(&self) -> Vec<(String, u16)> {
+        let port = |at: usize| match self.ports.as_slice() {
+            [] => DEFAULT_PORT,
+            [port] => *port,
+            ports => ports.get(at).copied().unwrap_or(DEFAULT_PORT),
+        };
+        let name = |host: &str| match host.parse::<IpAddr>() {
+            Ok(address) if address.is_loopback() => LOCALHOST.to_owned(),
+            _ if host.is_empty() => LOCALHOST.to_owned(),
+            _ => host.to_ascii_lowercase(),
+        };
+        let addrs = self.host_addrs.iter().map(ToString::to_string);
+        let no_host = (self.hosts.is_empty() && self.host_addrs.is_empty()).then(String::new);
+        let hosts = self.hosts.iter().cloned().chain(no_host);
+        addrs.enumerate().chain(hosts.enumerate()).map(|(at, host)| (name(&host), port(at))).collect()
     }
 
     fn from_conn_string_and(text: &str, lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self> {
@@ -209,6 +237,7 @@ impl PostgresConfig {
             statement_timeout: None,
             max_connections: MAX_CONNECTIONS,
             pgbouncer: false,
+            schema: None,
             driver,
         }
     }
@@ -227,25 +256,25 @@ impl PostgresConfig {
         self
     }
 
-    /// Sets how much TLS protects the connections; [`SslMode::Prefer`] unless set.
+    /// Sets the TLS mode; [`SslMode::Prefer`] unless set.
     #[must_use]
     pub fn ssl_mode(mut self, mode: SslMode) -> Self {
         self.ssl_mode = Some(mode);
         self
     }
 
-    /// Names a PEM file with the certificates that may sign the server's, or `system` for those that the system
-    /// trusts.
+    /// Sets the PEM file with the trusted root certificates, or `system` for those of the operating system. A self-signed
+    /// certificate of the server is a root, too.
     ///
-    /// `system` goes only with [`SslMode::VerifyFull`], and makes it the default: anybody can get a certificate from
-    /// a public authority, so that only the host's name tells the server from others.
+    /// `system` requires [`SslMode::VerifyFull`], and makes it the default: anybody can get a certificate from a public
+    /// authority, so only the host's name identifies the server.
     #[must_use]
     pub fn ssl_root_cert(mut self, path: impl Into<PathBuf>) -> Self {
         self.root_cert = Some(RootCert::named(path.into()));
         self
     }
 
-    /// Names PEM files with this client's certificate and its unencrypted key (PKCS#8, PKCS#1 or SEC1).
+    /// Sets the PEM files of this client's certificate and its unencrypted key (PKCS#8, PKCS#1 or SEC1).
     #[must_use]
     pub fn ssl_client_cert(mut self, cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.client_cert = Some(cert.into());
@@ -260,39 +289,47 @@ impl PostgresConfig {
         self
     }
 
-    /// Sets how long opening a connection may take on each host; 10 seconds unless set.
+    /// Sets the timeout of opening a connection, for each host; 10 seconds unless set.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
         self
     }
 
-    /// Sets how long a call may wait for a free connection of the pool; 30 seconds unless set.
+    /// Sets the timeout of waiting for a free connection of the pool; 30 seconds unless set.
     #[must_use]
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
         self.acquire_timeout = timeout;
         self
     }
 
-    /// Sets how long one statement may take in the server; zero, the default, leaves it to the server.
+    /// Sets the timeout of a statement; zero, the default, leaves it to the server.
     ///
-    /// Not with [`pgbouncer`](Self::pgbouncer), which does not hand it on: set it on the role or the database.
+    /// It cannot be combined with [`pgbouncer`](Self::pgbouncer), which does not forward it: set it on the role or the
+    /// database.
     #[must_use]
     pub fn statement_timeout(mut self, timeout: Duration) -> Self {
         self.statement_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
         self
     }
 
-    /// Sets how many connections the pool opens at most; 10 unless set, 2 at least.
+    /// Sets the maximum size of the connection pool; 10 unless set, at least 2.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.max_connections = connections;
         self
     }
 
-    /// Says that the server is a PgBouncer that gives each transaction another connection.
+    /// Sets the schema of the tables; the first of the role's `search_path` unless set here or in a builder.
+    #[must_use]
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = Some(schema.into());
+        self
+    }
+
+    /// Declares that the server is a PgBouncer in transaction mode.
     ///
-    /// Then no statement is prepared by name, and the startup packet has nothing that PgBouncer refuses.
+    /// Then there are no named statements, and the startup packet has no parameter that PgBouncer refuses.
     #[must_use]
     pub fn pgbouncer(mut self, pgbouncer: bool) -> Self {
         self.pgbouncer = pgbouncer;
@@ -304,15 +341,15 @@ impl PostgresConfig {
         self.pgbouncer
     }
 
-    /// Makes a pool, reads the certificates, and opens no connection.
+    /// Creates a connection pool. It reads the certificates and opens no connection.
     ///
     /// # Errors
-    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) when parts contradict each other, or a
-    /// certificate cannot be used.
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for contradictory parameters and for an unusable
+    /// certificate.
     pub fn pool(&self) -> Result<Pool> {
         let config = self.driver_config()?;
-        // Costs no round trip. It sees that a connection has been closed once the driver has noticed, so that a
-        // connection cut a moment ago, or silently, is found by the statement that fails on it.
+        // Costs no round trip. It only sees connections that the driver knows to be closed; on others, the next statement
+        // fails.
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = match self.connector()? {
             Some(tls) => Manager::from_config(config, tls, recycling),
@@ -321,9 +358,9 @@ impl PostgresConfig {
         let hosts = u32::try_from(self.hosts.len().max(self.host_addrs.len()).max(1)).unwrap_or(u32::MAX);
         let timeouts = Timeouts {
             wait: Some(self.acquire_timeout),
-            // The driver's own limit is for the socket alone; this one is for TLS and authentication too.
+            // The driver's own timeout is for the socket alone; this one includes TLS and authentication.
             create: self.connect_timeout.map(|timeout| timeout.saturating_mul(hosts)),
-            // Recycling asks nobody.
+            // Recycling does no I/O.
             recycle: None,
         };
         Pool::builder(manager)
@@ -334,7 +371,7 @@ impl PostgresConfig {
             .map_err(|error| invalid("the pool cannot be made").with_source(error))
     }
 
-    /// The mode that was set, or the one that follows from the rest.
+    /// The mode that was set, or the default for the other parameters.
     fn effective_ssl_mode(&self) -> SslMode {
         if !self.hosts.is_empty() && self.host_addrs.is_empty() && self.hosts.iter().all(is_socket) {
             return SslMode::Disable;
@@ -361,12 +398,12 @@ impl PostgresConfig {
         tls::connector(self.effective_ssl_mode(), self.root_cert.as_ref(), client, direct)
     }
 
-    /// Checks everything that can be checked without asking anybody, and says it in the driver's terms.
+    /// Validates the parameters and converts them to the driver's configuration.
     fn driver_config(&self) -> Result<Config> {
         self.validate()?;
         let mode = self.effective_ssl_mode();
         let mut config = self.driver.clone();
-        // TLS needs a name, and the driver takes it from the host only.
+        // The driver takes the TLS server name from the host only.
         let addr_names = self.host_addrs.iter().map(ToString::to_string);
         let hosts: Vec<String> = match (self.hosts.is_empty(), self.host_addrs.is_empty()) {
             (false, _) => self.hosts.clone(),
@@ -374,7 +411,7 @@ impl PostgresConfig {
             (true, true) => vec![String::new()],
         };
         for host in hosts {
-            config.host(if host.is_empty() { "localhost".to_owned() } else { host });
+            config.host(if host.is_empty() { LOCALHOST.to_owned() } else { host });
         }
         for addr in &self.host_addrs {
             config.hostaddr(*addr);
@@ -447,7 +484,7 @@ impl PostgresConfig {
         if let Some(timeout) = self.statement_timeout {
             if self.pgbouncer {
                 return Err(invalid(
-                    "PgBouncer does not hand statement_timeout on; set it in the database instead: \
+                    "PgBouncer does not forward statement_timeout; set it in the database instead: \
                      ALTER ROLE name SET statement_timeout = …",
                 ));
             }
@@ -458,19 +495,19 @@ impl PostgresConfig {
         Ok(())
     }
 
-    /// What the server is told at startup; PgBouncer refuses a packet that has it.
+    /// The `options` of the startup packet, which PgBouncer refuses unless they are the user's own.
     fn startup_options(&self) -> Option<String> {
         if self.pgbouncer {
             return self.options.clone();
         }
-        // The later one wins: the user's word over our choice of plans, and the setter over both.
+        // The last one counts: the user's options override our choice of plans, and the setter overrides both.
         let mut options = GENERIC_PLANS.to_owned();
         if let Some(more) = &self.options {
             options.push(' ');
             options.push_str(more);
         }
         if let Some(timeout) = self.statement_timeout {
-            // Zero would be no limit at all.
+            // Zero would disable the timeout.
             // Writing into a String cannot fail.
             let _ = write!(options, " -c statement_timeout={}", timeout.as_millis().max(1));
         }
@@ -498,6 +535,7 @@ impl fmt::Debug for PostgresConfig {
             .field("statement_timeout", &self.statement_timeout)
             .field("max_connections", &self.max_connections)
             .field("pgbouncer", &self.pgbouncer)
+            .field("schema", &self.schema)
             .finish_non_exhaustive()
     }
 }

@@ -8,14 +8,14 @@ use deadpool_postgres::Pool;
 
 use crate::{Database, PostgresConfig};
 
-/// The longest name that PostgreSQL does not cut.
+/// The longest name that PostgreSQL does not truncate.
 const LONGEST_NAME: usize = 63;
 
 /// Where the connections come from.
 #[derive(Clone)]
 pub enum Source {
-    /// A URL.
-    Url(String),
+    /// A connection string, as [`PostgresConfig::from_conn_string`] reads it.
+    ConnString(String),
     /// A configuration.
     Config(Box<PostgresConfig>),
     /// An application's own pool.
@@ -24,32 +24,31 @@ pub enum Source {
 
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A URL may hold a password.
+        // A connection string may have a password.
         f.write_str(match self {
-            Self::Url(_) => "Url",
+            Self::ConnString(_) => "ConnString",
             Self::Config(_) => "Config",
             Self::Pool(_) => "Pool",
         })
     }
 }
 
-/// What a builder was told about its connections; [`connection_setters`](crate::connection_setters) are the methods that
-/// tell it.
+/// The connection options of a builder; [`connection_setters`](crate::connection_setters) are the methods that set them.
 #[derive(Debug, Clone)]
 pub struct ConnectionOptions {
     /// The schema of the tables.
     pub schema: Option<String>,
-    /// How many connections are opened at most.
+    /// The maximum size of the connection pool.
     pub max_connections: Option<usize>,
-    /// How long it may take to open one.
+    /// The timeout of opening a connection.
     pub connect_timeout: Option<Duration>,
-    /// How long a call waits for one.
+    /// The timeout of waiting for a free connection.
     pub acquire_timeout: Option<Duration>,
-    /// How long one statement may run.
+    /// The timeout of a statement.
     pub statement_timeout: Option<Duration>,
-    /// Whether a pooler in transaction mode is between.
+    /// Whether the server is a pooler in transaction mode.
     pub pgbouncer: Option<bool>,
-    /// How often a call is repeated.
+    /// The maximum number of retries of a call.
     pub max_retries: u32,
 }
 
@@ -68,28 +67,16 @@ impl Default for ConnectionOptions {
 }
 
 impl ConnectionOptions {
-    /// Refuses a schema that the server would not keep as it is.
+    /// Makes a pool with these options, or takes the application's own, and returns the schema of the tables with it, if
+    /// one is set here or in the connection string. Opens no connection.
     ///
     /// # Errors
-    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for a name of no bytes, of more than 63, or with
-    /// U+0000 in it.
-    pub fn check_schema(&self) -> Result<()> {
-        match &self.schema {
-            Some(schema) if schema.is_empty() || schema.len() > LONGEST_NAME || schema.contains('\0') => {
-                Err(Error::invalid_config("a schema's name has 1 to 63 bytes").with("schema", schema))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Makes a pool with these options, or takes the application's own. Opens no connection.
-    ///
-    /// # Errors
-    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for a URL or an option that is wrong, for a
-    /// certificate that cannot be read, and for limits and timeouts on a pool that is the application's own.
-    pub fn database(&self, source: &Source) -> Result<Database> {
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid connection string or option, for a
+    /// certificate that cannot be read, for a schema whose name does not have 1 to 63 bytes or has U+0000 in it, and for
+    /// limits and timeouts on a pool that is the application's own.
+    pub fn database(&self, source: &Source) -> Result<(Database, Option<String>)> {
         let mut config = match source {
-            Source::Url(url) => PostgresConfig::from_url(url)?,
+            Source::ConnString(text) => PostgresConfig::from_conn_string(text)?,
             Source::Config(config) => (**config).clone(),
             Source::Pool(pool) => {
                 let set = [
@@ -103,12 +90,9 @@ impl ConnectionOptions {
                         "the pool has its own limits and timeouts; set them where it is made",
                     ));
                 }
-                return Ok(Database::new(
-                    pool.clone(),
-                    false,
-                    !self.pgbouncer.unwrap_or(false),
-                    self.max_retries,
-                ));
+                let named_statements = !self.pgbouncer.unwrap_or(false);
+                let database = Database::new(pool.clone(), false, named_statements, self.max_retries);
+                return Ok((database, check_schema(self.schema.clone())?));
             }
         };
         if let Some(most) = self.max_connections {
@@ -126,63 +110,157 @@ impl ConnectionOptions {
         if let Some(pgbouncer) = self.pgbouncer {
             config = config.pgbouncer(pgbouncer);
         }
-        Ok(Database::new(config.pool()?, true, !config.uses_pgbouncer(), self.max_retries))
+        let schema = check_schema(self.schema.clone().or_else(|| config.schema.clone()))?;
+        let database = Database::new(config.pool()?, true, !config.uses_pgbouncer(), self.max_retries);
+        Ok((database, schema))
     }
 }
 
-/// The methods by which a builder is told about its connections, for the `impl` block of one that keeps
-/// [`ConnectionOptions`] in its field `connection`.
+/// Refuses a name that the server would not keep as it is.
+fn check_schema(schema: Option<String>) -> Result<Option<String>> {
+    match schema {
+        Some(schema) if schema.is_empty() || schema.len() > LONGEST_NAME || schema.contains('\0') => {
+            Err(Error::invalid_config("a schema's name has 1 to 63 bytes").with("schema", schema))
+        }
+        schema => Ok(schema),
+    }
+}
+
+/// The setters of connection options, for the `impl` block of a builder that keeps [`ConnectionOptions`] in its field
+/// `connection`.
 #[macro_export]
 macro_rules! connection_setters {
     () => {
-        /// Chooses the schema of the tables, which `setup()` makes when it is missing. Unless set, it is the first of
-        /// the role's `search_path`, as for Python.
+        /// Sets the schema of the tables, which `setup()` creates when it is missing. Unless set here or in the
+        /// connection string (`schema=…`), it is the first of the role's `search_path`, as for Python.
         pub fn schema(mut self, schema: impl Into<String>) -> Self {
             self.connection.schema = Some(schema.into());
             self
         }
 
-        /// Sets how many connections are opened at most: 10 unless set here or in the URL.
+        /// Sets the maximum size of the connection pool: 10 unless set here or in the connection string.
         pub fn max_connections(mut self, max_connections: usize) -> Self {
             self.connection.max_connections = Some(max_connections);
             self
         }
 
-        /// Sets how long it may take to open a connection: 10 seconds unless set here or in the URL.
+        /// Sets the timeout of opening a connection: 10 seconds unless set here or in the connection string.
         pub fn connect_timeout(mut self, timeout: ::std::time::Duration) -> Self {
             self.connection.connect_timeout = Some(timeout);
             self
         }
 
-        /// Sets how long a call waits until a connection is free, before it fails with
-        /// [`Timeout`](checkpoint_core::ErrorKind::Timeout): 30 seconds unless set here or in the URL.
+        /// Sets how long a call waits for a free connection of the pool before it fails with
+        /// [`Timeout`](checkpoint_core::ErrorKind::Timeout): 30 seconds unless set here or in the connection string.
         pub fn acquire_timeout(mut self, timeout: ::std::time::Duration) -> Self {
             self.connection.acquire_timeout = Some(timeout);
             self
         }
 
         /// Sets how long one statement may run, before the server ends it and the call fails with
-        /// [`Timeout`](checkpoint_core::ErrorKind::Timeout): what the server says unless set here or in the URL. It
+        /// [`Timeout`](checkpoint_core::ErrorKind::Timeout): what the server says unless set here or in the connection string. It
         /// holds for `setup()` too, which builds indexes.
         pub fn statement_timeout(mut self, timeout: ::std::time::Duration) -> Self {
             self.connection.statement_timeout = Some(timeout);
             self
         }
 
-        /// Works behind a pooler in transaction mode (PgBouncer, and what managed services call pooled connections): no
-        /// named statements, no settings of the session. Each call then has to be planned, but is one round trip all
-        /// the same.
+        /// Works behind a pooler in transaction mode (PgBouncer, and the pooled connections of managed services): no named
+        /// statements, no session settings. The server then plans each call anew; a call is still one round trip.
         pub fn pgbouncer(mut self, pgbouncer: bool) -> Self {
             self.connection.pgbouncer = Some(pgbouncer);
             self
         }
 
-        /// Sets how often a call is repeated that failed because the server restarts, a connection was cut, or another
-        /// transaction was in the way: 5 times unless set, the first at once and the others after up to 0.1, 0.2, 0.4
-        /// and 0.8 seconds, but not once the call has taken 5 seconds. Every call is safe to repeat.
+        /// Sets the maximum number of retries of a call that failed because the server restarts, a connection was cut, or
+        /// transactions conflicted: 5 unless set. The first retry is immediate, the others have an exponential backoff of up
+        /// to 0.1, 0.2, 0.4 and 0.8 seconds. A call that has taken 5 seconds is not retried. Every call is idempotent.
         pub fn max_retries(mut self, max_retries: u32) -> Self {
             self.connection.max_retries = max_retries;
             self
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use checkpoint_core::ErrorKind;
+
+    use super::*;
+
+    fn schema(text: &str, set: Option<&str>) -> Result<Option<String>> {
+        let options = ConnectionOptions { schema: set.map(str::to_owned), ..ConnectionOptions::default() };
+        options.database(&Source::ConnString(text.to_owned())).map(|(_, schema)| schema)
+    }
+
+    #[test]
+    fn a_setter_overrides_the_schema_of_the_connection_string() {
+        for (text, set, expected) in [
+            ("postgres://h/d", None, None),
+            ("postgres://h/d?schema=a", None, Some("a")),
+            ("host=h schema=a", None, Some("a")),
+            ("host=h schema=a", Some("b"), Some("b")),
+            ("host=h", Some("b"), Some("b")),
+        ] {
+            assert_eq!(schema(text, set).unwrap().as_deref(), expected, "{text} {set:?}");
+        }
+        let long = "x".repeat(LONGEST_NAME + 1);
+        for set in ["", "a\0b", &long] {
+            assert_eq!(schema("host=h", Some(set)).unwrap_err().kind(), ErrorKind::InvalidConfig, "{set}");
+        }
+        assert_eq!(
+            schema(&format!("host=h schema={long}"), None).unwrap_err().kind(),
+            ErrorKind::InvalidConfig
+        );
+        assert!(schema(&format!("host=h schema={}", &long[1..]), None).is_ok());
+    }
+
+    #[tokio::test]
+    async fn pgbouncer_in_the_connection_string_counts() {
+        let options = ConnectionOptions::default();
+        let (database, _) = options.database(&Source::ConnString("host=h pgbouncer=true".into())).unwrap();
+        assert!(format!("{database:?}").contains("named_statements: false"));
+        let options = ConnectionOptions { pgbouncer: Some(false), ..options };
+        let (database, _) = options.database(&Source::ConnString("host=h pgbouncer=true".into())).unwrap();
+        assert!(format!("{database:?}").contains("named_statements: true"));
+    }
+
+    /// The environment belongs to a whole process, so it is that of a child.
+    fn in_child(variables: &[(&str, &str)]) {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "connect::tests::child", "--ignored"]).env_clear();
+        let output = child.envs(variables.iter().copied()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
+
+    /// Opens what the connection string `CONN` and the environment say, and expects the hosts or the error in `EXPECT`.
+    #[test]
+    #[ignore = "the child of another test"]
+    fn child() {
+        let text = std::env::var("CONN").unwrap();
+        let found = match ConnectionOptions::default().database(&Source::ConnString(text.clone())) {
+            Ok(_) => format!("{:?}", PostgresConfig::from_conn_string(&text).unwrap()),
+            Err(error) => error.to_string(),
+        };
+        assert!(found.contains(&std::env::var("EXPECT").unwrap()), "{found}");
+    }
+
+    #[test]
+    fn builders_heed_the_environment() {
+        for text in ["", "postgres://", "dbname=d", "postgres:///d"] {
+            let conn = ("CONN", text);
+            in_child(&[conn, ("EXPECT", "hosts: []")]);
+            in_child(&[conn, ("PGHOST", "db.example"), ("EXPECT", "db.example")]);
+            in_child(&[conn, ("PGSSLMODE", "verify-ca"), ("EXPECT", "verify-ca needs sslrootcert")]);
+            in_child(&[conn, ("PGSERVICE", "s"), ("EXPECT", "PGSERVICE")]);
+        }
+        let conn = ("CONN", "host=h sslmode=disable");
+        in_child(&[
+            conn,
+            ("PGHOST", "db.example"),
+            ("PGSSLMODE", "verify-ca"),
+            ("EXPECT", r#"hosts: ["h"]"#),
+        ]);
+    }
 }

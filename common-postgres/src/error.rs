@@ -1,4 +1,4 @@
-//! Converts errors of the server, the driver and the pool to ours, in one table.
+//! Converts errors of the server, the driver, TLS and the pool to ours, in one table.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,7 +9,12 @@ use deadpool_postgres::{HookError, PoolError, TimeoutType};
 use rustls::CertificateError;
 use tokio_postgres::error::{DbError, Severity};
 
+use crate::tls;
+
+/// The message for missing tables.
 const RUN_SETUP: &str = "the database does not have the tables; run setup()";
+
+/// The message for a write on a read-only server.
 const READ_ONLY: &str = "the server is read-only (a replica, or default_transaction_read_only); \
                          connect to the primary, or add target_session_attrs=read-write";
 const PGBOUNCER: &str = "a prepared statement is gone or not ours, as happens behind PgBouncer in transaction mode; \
@@ -23,7 +28,7 @@ const UNREACHABLE: &str = "the server cannot be reached; check host and port, an
 const LOST: &str = "the connection to the server was lost";
 
 /// Kind, message with the remedy, and whether a retry may succeed.
-type Description = (ErrorKind, &'static str, bool);
+pub(crate) type Description = (ErrorKind, &'static str, bool);
 
 /// Converts an error of the driver.
 ///
@@ -203,10 +208,10 @@ fn describe_client(error: &tokio_postgres::Error) -> Description {
     }
 }
 
-fn describe_tls(error: &rustls::Error) -> Description {
+pub(crate) fn describe_tls(error: &rustls::Error) -> Description {
     use CertificateError::{
         Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet, NotValidYetContext,
-        Other, UnknownIssuer,
+        UnknownIssuer,
     };
     const UNSIGNED: &str = "the server's certificate is not signed by a trusted authority; check sslrootcert";
     let message = match error {
@@ -218,14 +223,12 @@ fn describe_tls(error: &rustls::Error) -> Description {
         rustls::Error::InvalidCertificate(
             Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. },
         ) => "the server's certificate is expired or not valid yet; check the clocks too",
-        rustls::Error::InvalidCertificate(Other(other)) => match format!("{other:?}") {
-            fault if fault.contains("UnsupportedCertVersion") => {
-                "the server's certificate has X.509 version 1; make one of version 3, with a subjectAltName"
-            }
-            // Self-signed, and not the one that is trusted.
-            fault if fault.contains("CaUsedAsEndEntity") => UNSIGNED,
-            _ => "the server's certificate cannot be accepted",
-        },
+        error if tls::is_version_1(error) => {
+            "the server's certificate is of X.509 version 1, which works with TLS 1.3 and sslmode=require only; \
+             make one of version 3, with a subjectAltName (openssl x509 -req … -extfile)"
+        }
+        // Self-signed, and not in sslrootcert.
+        error if tls::webpki_error(error) == Some(&webpki::Error::CaUsedAsEndEntity) => UNSIGNED,
         rustls::Error::InvalidCertificate(_) => "the server's certificate cannot be accepted",
         rustls::Error::AlertReceived(_) => {
             "the server rejected the TLS handshake; check sslcert and sslkey, and that it supports TLS 1.2 or 1.3"

@@ -1,4 +1,4 @@
-//! TLS by rustls, with libpq's words for how much of it.
+//! TLS by rustls, with libpq's modes.
 
 #[cfg(test)]
 mod tests;
@@ -9,24 +9,27 @@ use std::sync::Arc;
 
 use checkpoint_core::{Error, Result};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::client::{WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::{
-    CryptoProvider, verify_tls12_signature, verify_tls13_signature, verify_tls13_signature_with_raw_key,
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+    verify_tls13_signature_with_raw_key,
 };
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, RootCertStore,
+    SignatureScheme,
+};
 use tokio_postgres_rustls::MakeRustlsConnect;
-use x509_cert::der::{Decode as _, Encode as _};
 
 use crate::config::{SslMode, invalid};
 
-/// Who may sign the server's certificate.
+/// The trusted root certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RootCert {
-    /// Those that the system trusts.
+    /// Those of the operating system.
     System,
     /// Those in a PEM file.
     File(PathBuf),
@@ -39,13 +42,22 @@ impl RootCert {
     }
 }
 
-/// Makes what the driver connects with, or nothing when TLS is not wanted.
+/// The driver's TLS connector, or `None` when TLS is off.
 pub(crate) fn connector(
     mode: SslMode,
     root: Option<&RootCert>,
     client: Option<(&Path, &Path)>,
     direct: bool,
 ) -> Result<Option<MakeRustlsConnect>> {
+    Ok(client_config(mode, root, client, direct)?.map(MakeRustlsConnect::new))
+}
+
+fn client_config(
+    mode: SslMode,
+    root: Option<&RootCert>,
+    client: Option<(&Path, &Path)>,
+    direct: bool,
+) -> Result<Option<ClientConfig>> {
     let weak = matches!(mode, SslMode::Disable | SslMode::Prefer);
     if direct && weak {
         return Err(invalid("sslnegotiation=direct needs sslmode=require, verify-ca or verify-full"));
@@ -55,25 +67,32 @@ pub(crate) fn connector(
             "sslrootcert=system needs sslmode=verify-full: anybody can get such a certificate",
         ));
     }
-    let name = mode == SslMode::VerifyFull;
-    let check = match (mode, root) {
+    // Explicit, so that it does not depend on the process-wide default provider of the application.
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier: Arc<dyn ServerCertVerifier> = match (mode, root) {
         (SslMode::Disable, _) => return Ok(None),
-        (_, Some(RootCert::File(path))) => Check::roots(read_certs("sslrootcert", path)?, name)?,
-        (SslMode::VerifyFull, _) => Check::roots(system_roots()?, name)?,
+        (_, Some(RootCert::File(path))) => {
+            let given = read_certs("sslrootcert", path)?;
+            let roots = root_store(&given)?;
+            let check = match mode {
+                SslMode::VerifyFull => Check::Full(full_verifier(roots, &provider)?),
+                _ => Check::Chain(roots),
+            };
+            Arc::new(Verifier::new(check, given, &provider))
+        }
+        (SslMode::VerifyFull, _) => full_verifier(root_store(&system_roots()?)?, &provider)?,
         (SslMode::VerifyCa, _) => {
             return Err(invalid(
                 "sslmode=verify-ca needs sslrootcert, the file with the authority's certificate",
             ));
         }
-        (SslMode::Prefer | SslMode::Require, _) => Check::Nothing,
+        (SslMode::Prefer | SslMode::Require, _) => Arc::new(Verifier::new(Check::Key, Vec::new(), &provider)),
     };
-    // Named here, so that nothing depends on what the application chose for its whole process.
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| invalid("this build has no TLS that can be used").with_source(error))?
+        .map_err(|error| invalid("this build has no usable TLS version").with_source(error))?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Verifier { check, provider: Arc::clone(&provider) }));
+        .with_custom_certificate_verifier(verifier);
     let mut config = match client {
         None => builder.with_no_client_auth(),
         Some((cert, key)) => {
@@ -82,10 +101,10 @@ pub(crate) fn connector(
         }
     };
     if direct {
-        // A server that is spoken to without a word before must be told what is spoken.
+        // Direct TLS requires ALPN.
         config.alpn_protocols = vec![b"postgresql".to_vec()];
     }
-    Ok(Some(MakeRustlsConnect::new(config)))
+    Ok(Some(config))
 }
 
 fn system_roots() -> Result<Vec<CertificateDer<'static>>> {
@@ -97,8 +116,27 @@ fn system_roots() -> Result<Vec<CertificateDer<'static>>> {
             None => error,
         });
     }
-    // One that cannot be read among hundreds is the system's business.
     Ok(found.certs)
+}
+
+fn root_store(certs: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>> {
+    let mut roots = RootCertStore::empty();
+    // Certificates that cannot be parsed are ignored, as long as there are others.
+    let (added, _) = roots.add_parsable_certificates(certs.iter().cloned());
+    if added == 0 {
+        return Err(invalid("none of the certificates in sslrootcert can be used"));
+    }
+    Ok(Arc::new(roots))
+}
+
+/// rustls' own verifier: chain, dates, purpose and name.
+fn full_verifier(
+    roots: Arc<RootCertStore>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<WebPkiServerVerifier>> {
+    WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider))
+        .build()
+        .map_err(|error| invalid("the certificates in sslrootcert cannot be used").with_source(error))
 }
 
 fn read_certs(parameter: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
@@ -123,8 +161,7 @@ fn read_pair(cert: &Path, key: &Path, provider: &CryptoProvider) -> Result<Certi
     let signer = provider.key_provider.load_private_key(read_key(key)?).map_err(key_of)?;
     let pair = CertifiedKey::new(chain, signer);
     match pair.keys_match() {
-        // A certificate of version 1, as openssl makes them unless told otherwise, cannot be read here. That need not
-        // stop it: the server looks at it.
+        // rustls does not parse certificates of X.509 version 1. The server may accept them.
         Ok(()) | Err(rustls::Error::InvalidCertificate(_)) => Ok(pair),
         Err(error) => Err(key_of(error)),
     }
@@ -140,7 +177,7 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     })
 }
 
-/// In PKCS#8 the first line says so, in the older formats a header.
+/// PKCS#8 marks it in the first line, the older formats in a header.
 fn is_encrypted(path: &Path) -> bool {
     std::fs::read_to_string(path).is_ok_and(|text| {
         text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED")
@@ -152,7 +189,7 @@ fn unreadable(parameter: &'static str, path: &Path, error: pem::Error) -> Error 
         pem::Error::Io(error) => ("cannot be read", Some(error)),
         pem::Error::NoItemsFound if parameter == "sslkey" => ("has no private key in PEM format", None),
         pem::Error::NoItemsFound => ("has no certificate in PEM format", None),
-        // These would hold lines of the file, and that may be a key.
+        // The source would show lines of the file, which may be a key.
         _ => ("is no PEM file, or it is damaged", None),
     };
     let message = format!("the file in {parameter} {what}");
@@ -163,39 +200,41 @@ fn unreadable(parameter: &'static str, path: &Path, error: pem::Error) -> Error 
     }
 }
 
-/// What the server's certificate must be.
+/// What the server has to prove.
 enum Check {
-    /// Anything: the connection is encrypted, and whoever answers is believed.
-    Nothing,
-    /// Signed by one of these, and for the host's name if that matters.
-    Roots { roots: RootCertStore, given: Vec<CertificateDer<'static>>, name: bool },
+    /// That it has the key of its certificate: `require` and `prefer`.
+    Key,
+    /// Also that one of the roots has signed its certificate: `verify-ca`.
+    Chain(Arc<RootCertStore>),
+    /// Also that the certificate is for the host's name: `verify-full`.
+    Full(Arc<WebPkiServerVerifier>),
 }
 
-impl Check {
-    fn roots(given: Vec<CertificateDer<'static>>, name: bool) -> Result<Self> {
-        let mut roots = RootCertStore::empty();
-        let (added, _) = roots.add_parsable_certificates(given.iter().cloned());
-        if added == 0 {
-            return Err(invalid("none of the certificates in sslrootcert can be used"));
-        }
-        Ok(Self::Roots { roots, given, name })
-    }
-}
-
-/// rustls knows full verification only; libpq's other modes leave parts of it out, never the proof that the server has
-/// its certificate's key.
+/// libpq's modes. rustls itself only has full verification.
 struct Verifier {
     check: Check,
-    provider: Arc<CryptoProvider>,
+    /// The certificates of `sslrootcert`.
+    given: Vec<CertificateDer<'static>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Verifier {
+    fn new(check: Check, given: Vec<CertificateDer<'static>>, provider: &CryptoProvider) -> Self {
+        Self { check, given, algorithms: provider.signature_verification_algorithms }
+    }
 }
 
 impl fmt::Debug for Verifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (roots, name) = match &self.check {
-            Check::Nothing => (0, false),
-            Check::Roots { roots, name, .. } => (roots.len(), *name),
+        let check = match self.check {
+            Check::Key => "key",
+            Check::Chain(_) => "chain",
+            Check::Full(_) => "full",
         };
-        f.debug_struct("Verifier").field("roots", &roots).field("name", &name).finish_non_exhaustive()
+        f.debug_struct("Verifier")
+            .field("check", &check)
+            .field("given", &self.given.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -205,25 +244,35 @@ impl ServerCertVerifier for Verifier {
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
+        ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let Check::Roots { roots, given, name } = &self.check else {
-            return Ok(ServerCertVerified::assertion());
+        let parsed = || ParsedCertificate::try_from(end_entity);
+        let verified = match &self.check {
+            Check::Key => return Ok(ServerCertVerified::assertion()),
+            Check::Chain(roots) => {
+                let algorithms = self.algorithms.all;
+                verify_server_cert_signed_by_trust_anchor(&parsed()?, roots, intermediates, now, algorithms)
+                    .map(|()| ServerCertVerified::assertion())
+            }
+            Check::Full(full) => {
+                full.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+            }
         };
-        let cert = ParsedCertificate::try_from(end_entity)?;
-        let algorithms = self.provider.signature_verification_algorithms.all;
-        match verify_server_cert_signed_by_trust_anchor(&cert, roots, intermediates, now, algorithms) {
-            // PostgreSQL's manual makes a server's certificate with a command that marks it as an authority's, and
-            // libpq takes it as root and server's certificate in one. So do we, for that very certificate. The dates
-            // were looked at before.
-            Err(error) if is_authority(&error) && given.contains(end_entity) => {}
-            result => result?,
+        match verified {
+            // PostgreSQL's manual creates a self-signed server certificate that is marked as an authority's, and libpq
+            // accepts it as its own root. webpki checks the dates before this mark; the name is left to check.
+            Err(error)
+                if webpki_error(&error) == Some(&webpki::Error::CaUsedAsEndEntity)
+                    && self.given.contains(end_entity) =>
+            {
+                if matches!(self.check, Check::Full(_)) {
+                    verify_server_name(&parsed()?, server_name)?;
+                }
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
         }
-        if *name {
-            verify_server_name(&cert, server_name)?;
-        }
-        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -232,7 +281,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -241,28 +290,39 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        // openssl makes certificates of version 1 unless told otherwise. They say nothing that could be verified, but
-        // where nothing is, libpq takes them, and their key is all that is needed.
-        if let (Check::Nothing, Some(key)) = (&self.check, public_key(cert)) {
-            return verify_tls13_signature_with_raw_key(message, &key, dss, algorithms);
+        match verify_tls13_signature(message, cert, dss, &self.algorithms) {
+            // With OpenSSL 3.0 and older, the manual's commands make certificates of version 1. rustls does not parse
+            // them, but without verification only their key is needed.
+            Err(error) if matches!(self.check, Check::Key) && is_version_1(&error) => {
+                let key = public_key(cert).ok_or(error)?;
+                verify_tls13_signature_with_raw_key(message, &key, dss, &self.algorithms)
+            }
+            result => result,
         }
-        verify_tls13_signature(message, cert, dss, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.algorithms.supported_schemes()
     }
 }
 
-/// The key of a certificate of any version.
+/// The public key of a certificate of any version.
 fn public_key(cert: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
-    let cert = x509_cert::Certificate::from_der(cert).ok()?;
-    cert.tbs_certificate.subject_public_key_info.to_der().ok().map(Into::into)
+    let anchor = webpki::anchor_from_trusted_cert(cert).ok()?;
+    // An anchor has the contents of the key's SEQUENCE alone.
+    let key = DistinguishedName::in_sequence(&anchor.subject_public_key_info);
+    Some(SubjectPublicKeyInfoDer::from(key.as_ref()).into_owned())
 }
 
-/// Whether the only fault of a certificate is that it is an authority's.
-fn is_authority(error: &rustls::Error) -> bool {
-    matches!(error, rustls::Error::InvalidCertificate(CertificateError::Other(other))
-        if format!("{other:?}").contains("CaUsedAsEndEntity"))
+/// The error of the verification, where rustls has none of its own for it.
+pub(crate) fn webpki_error(error: &rustls::Error) -> Option<&webpki::Error> {
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(error))) => error.downcast_ref(),
+        _ => None,
+    }
+}
+
+/// Whether a certificate is of X.509 version 1.
+pub(crate) fn is_version_1(error: &rustls::Error) -> bool {
+    webpki_error(error) == Some(&webpki::Error::UnsupportedCertVersion)
 }

@@ -57,7 +57,7 @@ impl Server {
     fn misnamed(&self) -> Result<PostgresConfig, Failed> {
         let (port, user, database) = (self.port, &self.user, &self.database);
         let url = format!("postgres://{user}@other.example:{port}/{database}?hostaddr=127.0.0.1");
-        Ok(PostgresConfig::from_url(&url).map_err(report)?.password(self.password.clone()))
+        Ok(PostgresConfig::from_conn_string(&url).map_err(report)?.password(self.password.clone()))
     }
 }
 
@@ -165,7 +165,7 @@ async fn startup_settings(server: &Server) -> Test {
         "postgresql://{user}@127.0.0.1:{port}/{database}\
          ?options=-c%20work_mem=5MB%20-c%20statement_timeout=1s&statement_timeout=90s&application_name=a%20b"
     );
-    let config = PostgresConfig::from_url(&url).map_err(report)?.password(server.password.clone());
+    let config = PostgresConfig::from_conn_string(&url).map_err(report)?.password(server.password.clone());
     let expected = [
         ("plan_cache_mode", "force_generic_plan"),
         ("work_mem", "5MB"),
@@ -205,7 +205,7 @@ async fn odd_password(server: &Server) -> Test {
     let url = format!(
         "postgres://common_odd:a%40b%3ac%2Fd%3Fe%25f%23g%5Bh%5Di%20%C3%A9@127.0.0.1:{port}/{database}"
     );
-    let result = connect(&PostgresConfig::from_url(&url).map_err(report)?).await;
+    let result = connect(&PostgresConfig::from_conn_string(&url).map_err(report)?).await;
     admin.batch_execute("DROP ROLE common_odd").await.map_err(|error| report(convert(error)))?;
     result.map(drop).map_err(report)
 }
@@ -232,7 +232,7 @@ async fn wrong_ways_in(server: &Server) -> Test {
     check(error.is_retryable(), "a socket that is missing may come back")?;
     // The first host is dead, the second lives.
     let two = format!("postgres://{}@127.0.0.1:1,127.0.0.1:{}/{}", server.user, server.port, server.database);
-    let two = PostgresConfig::from_url(&two).map_err(report)?.password(server.password.clone());
+    let two = PostgresConfig::from_conn_string(&two).map_err(report)?.password(server.password.clone());
     connect(&two).await.map(drop).map_err(report)
 }
 

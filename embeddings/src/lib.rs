@@ -34,7 +34,7 @@
 //! # Limits
 //!
 //! A call of many texts becomes requests of [`batch_size`](OpenAiEmbeddingsBuilder::batch_size) texts, of which
-//! [`concurrency`](OpenAiEmbeddingsBuilder::concurrency) are under way at once. When one fails, the call fails. An empty
+//! [`concurrency`](OpenAiEmbeddingsBuilder::concurrency) run at once. When one fails, the call fails. An empty
 //! text is sent as one space, because OpenAI refuses a request with an empty one.
 //!
 //! It needs a Tokio runtime with I/O and time.

@@ -1,4 +1,4 @@
-//! The client on real connections, to servers on this machine.
+//! The client on real connections to local servers.
 
 #![expect(
     clippy::unwrap_used,
@@ -40,7 +40,7 @@ fn shown(error: &checkpoint_core::Error) -> String {
     shown
 }
 
-/// Fails with a kind, after so many requests, and shows neither text nor key.
+/// The error of a call, after the expected number of requests. It shows neither texts nor key.
 async fn refused(
     server: &Server,
     builder: OpenAiEmbeddingsBuilder,
@@ -55,7 +55,7 @@ async fn refused(
 }
 
 #[tokio::test]
-async fn a_request_is_as_the_api_wants_it() {
+async fn requests_follow_the_api() {
     let server = Server::new(|_, request| Reply::vectors(request, 3));
     let embeddings = client(&server).dimensions(3).build().unwrap();
     assert_eq!(embeddings.embed_query("four").await.unwrap(), [4.0, 1.0, 1.0]);
@@ -67,7 +67,7 @@ async fn a_request_is_as_the_api_wants_it() {
     assert_eq!(plain.embed_documents(&["", "ab"]).await.unwrap(), [[1.0, 1.0, 1.0], [2.0, 1.0, 1.0]]);
     assert!(plain.embed_documents(&[]).await.unwrap().is_empty());
     let requests = server.requests();
-    assert_eq!(requests.len(), 2, "nothing is asked for no texts");
+    assert_eq!(requests.len(), 2, "an empty slice is a no-op");
     for request in &requests {
         assert_eq!(request.line, "POST /v1/embeddings HTTP/1.1");
         assert_eq!(request.header("content-type"), Some("application/json"));
@@ -82,7 +82,7 @@ async fn a_request_is_as_the_api_wants_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_texts_become_requests_of_which_few_run_at_once() {
+async fn many_texts_become_requests_with_limited_concurrency() {
     #[derive(Default)]
     struct Running {
         now: usize,
@@ -120,7 +120,7 @@ async fn many_texts_become_requests_of_which_few_run_at_once() {
 }
 
 #[tokio::test]
-async fn what_may_pass_is_tried_again() {
+async fn transient_failures_are_retried() {
     let server = Server::new(|before, request| match before {
         0 => Reply::Http(429, "retry-after: 0\r\n", String::new()),
         1 => Reply::Http(503, "retry-after-ms: 1\r\n", "<html>".into()),
@@ -136,7 +136,7 @@ async fn what_may_pass_is_tried_again() {
 }
 
 #[tokio::test]
-async fn tries_have_an_end() {
+async fn retries_are_limited() {
     let server = Server::new(|_, request| {
         let Reply::Http(status, _, body) = Reply::refusal(429, "rate_limit_exceeded", request) else {
             panic!()
@@ -147,7 +147,7 @@ async fn tries_have_an_end() {
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true));
     assert!(error.to_string().contains("rate_limit_exceeded"), "{error}");
 
-    // A server that wants to be left alone for hours is not waited for.
+    // A Retry-After of hours is not waited for.
     let server = Server::new(|_, _| Reply::Http(503, "retry-after: 7200\r\n", String::new()));
     let error = refused(&server, client(&server), 1).await;
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true));
@@ -155,7 +155,7 @@ async fn tries_have_an_end() {
 }
 
 #[tokio::test]
-async fn refusals_have_their_kinds() {
+async fn statuses_have_their_kinds() {
     for (status, code, kind) in [
         (302, "elsewhere", ErrorKind::InvalidConfig),
         (400, "context_length_exceeded", ErrorKind::InvalidArgument),
@@ -174,14 +174,14 @@ async fn refusals_have_their_kinds() {
         let text = error.to_string();
         assert!(text.contains(code) && text.contains(&status.to_string()), "{text}");
     }
-    // A server that calls its fault as the text is called says nothing of it.
+    // A code that equals a text is not shown.
     let server = Server::new(|_, request| Reply::refusal(400, "other", request));
     let error = refused(&server, client(&server), 1).await;
     assert!(!error.to_string().contains("other\""), "{error}");
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_refused() {
+async fn invalid_answers_are_refused() {
     for reply in [
         Reply::Http(200, "", "<html>".into()),
         Reply::Http(200, "", format!("{{\"data\": {TEXT:?}}}")),
@@ -198,8 +198,8 @@ async fn what_is_no_answer_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_or_silent_is_said_to_be() {
-    // Nobody else gets the port, and nobody listens.
+async fn unreachable_and_silent_servers_are_told_apart() {
+    // The port is bound, so that no other process gets it, and does not listen.
     let taken = tokio::net::TcpSocket::new_v4().unwrap();
     taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = format!("http://{}/v1", taken.local_addr().unwrap());
@@ -214,7 +214,7 @@ async fn a_server_that_is_not_there_or_silent_is_said_to_be() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_call_lets_go_of_its_connection_and_its_place() {
+async fn a_dropped_call_closes_its_connection_and_releases_its_permit() {
     let server =
         Server::new(|before, request| if before == 0 { Reply::Silence } else { Reply::vectors(request, 2) });
     let embeddings = client(&server).concurrency(1).build().unwrap();
@@ -246,7 +246,7 @@ async fn a_put_that_cannot_be_embedded_fails_as_a_whole() {
 }
 
 #[test]
-fn what_cannot_work_is_not_built_and_the_key_is_never_shown() {
+fn invalid_options_are_refused_and_the_key_is_never_shown() {
     let local = || OpenAiEmbeddings::builder("m").base_url("http://localhost/v1");
     for wrong in [
         OpenAiEmbeddings::builder("m"),
@@ -275,7 +275,7 @@ fn what_cannot_work_is_not_built_and_the_key_is_never_shown() {
     }
 }
 
-/// What is set here holds for a whole process, so it is one of its own.
+/// Environment variables belong to a whole process, so these tests run in a child.
 fn in_child(variables: &[(&str, &str)]) {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "child", "--ignored"]).env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL");
@@ -286,7 +286,7 @@ fn in_child(variables: &[(&str, &str)]) {
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
-/// Asks as the environment says, and expects what the variable `EXPECT` says.
+/// Embeds with the configuration of the environment, and expects the outcome in `EXPECT`.
 #[tokio::test]
 #[ignore = "the child of other tests"]
 async fn child() {
@@ -366,5 +366,5 @@ fn https_is_checked() {
         ];
         in_child(&variables);
     }
-    assert_eq!(server.requests().len(), 1, "nothing was sent to who is not trusted");
+    assert_eq!(server.requests().len(), 1, "nothing was sent to untrusted servers");
 }

@@ -36,8 +36,8 @@ class PostgresStore(Store):
             LangGraph. All writers to the same tables should have the same index.
         ttl: The default TTL in minutes, and whether reads refresh it: `default_ttl`, `refresh_on_read`,
             `sweep_interval_minutes`. Expired items are always invisible, so `omit_expired` is ignored.
-        schema: The schema of the tables, which `setup` creates if it is missing. Defaults to the first of the role's
-            `search_path`.
+        schema: The schema of the tables, which `setup` creates if it is missing. Defaults to `schema` in the string, else the
+            first of the role's `search_path`.
         max_connections: The maximum size of the connection pool. Defaults to `pool_size` in the string, else 10.
         connect_timeout: The timeout for opening a connection, in seconds. Defaults to 10.
         acquire_timeout: The timeout for a free connection of the pool, in seconds. Defaults to 30.

@@ -33,8 +33,8 @@ class PostgresSaver(Saver):
             not read.
         serde: The serializer of values. Defaults to LangGraph's `JsonPlusSerializer`.
         cipher: Encrypts the serialized values.
-        schema: The schema of the tables, which `setup` creates if it is missing. Defaults to the first of the role's
-            `search_path`.
+        schema: The schema of the tables, which `setup` creates if it is missing. Defaults to `schema` in the string, else the
+            first of the role's `search_path`.
         max_connections: The maximum size of the connection pool. Defaults to `pool_size` in the string, else 10.
         connect_timeout: The timeout for opening a connection, in seconds. Defaults to 10.
         acquire_timeout: The timeout for a free connection of the pool, in seconds. Defaults to 30.

@@ -266,14 +266,14 @@ impl PostgresStoreBuilder {
     /// Checks the options, reads certificates, and creates the store. Opens no connection; the first call does.
     ///
     /// # Errors
-    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid URL or option, for a certificate that
-    /// cannot be read, and for connection options on an application's own pool.
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid connection string or option, for a
+    /// certificate that cannot be read, and for connection options on an application's own pool.
     pub fn build(self) -> Result<PostgresStore> {
         self.checked().map(PostgresStore::from_shared).at(BACKEND, "build")
     }
 
     fn checked(self) -> Result<Shared> {
-        self.connection.check_schema()?;
+        let (database, schema) = self.connection.database(&self.source)?;
         self.ttl.check()?;
         let index = self.index.map(|config| VectorIndex {
             config,
@@ -284,7 +284,7 @@ impl PostgresStoreBuilder {
         });
         index.as_ref().map_or(Ok(()), VectorIndex::check)?;
         let index = index.map(Arc::new);
-        let tables = Tables::new(self.connection.schema.as_deref(), index.clone(), self.filter_index);
-        Ok(Shared::new(self.connection.database(&self.source)?, tables, index, self.ttl))
+        let tables = Tables::new(schema.as_deref(), index.clone(), self.filter_index);
+        Ok(Shared::new(database, tables, index, self.ttl))
     }
 }

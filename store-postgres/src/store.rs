@@ -216,9 +216,11 @@ impl Shared {
 }
 
 impl PostgresStore {
-    /// Configures a store in the database of a URL: `postgres://user:password@host:port/database`.
-    pub fn builder(url: impl Into<String>) -> PostgresStoreBuilder {
-        PostgresStoreBuilder::new(Source::Url(url.into()))
+    /// Configures a store in the database that a connection string names, as
+    /// [`PostgresConfig::from_conn_string`] reads it: `postgres://user:password@host:port/database`, or
+    /// `host=… dbname=…`. What it leaves out comes from libpq's environment variables (`PGHOST`, `PGSSLMODE`, …).
+    pub fn builder(conn_string: impl Into<String>) -> PostgresStoreBuilder {
+        PostgresStoreBuilder::new(Source::ConnString(conn_string.into()))
     }
 
     /// Configures a store in the database of a configuration.

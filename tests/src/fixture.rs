@@ -170,6 +170,7 @@ pub(crate) fn expect_kind<T>(result: Result<T>, kind: ErrorKind, what: &str) -> 
 }
 
 /// A tuple in a form that does not depend on the order of keys, which databases may change.
+#[cfg(feature = "model")]
 pub(crate) fn canonical(mut tuple: CheckpointTuple) -> CheckpointTuple {
     tuple.metadata = canonical_metadata(&tuple.metadata);
     tuple

@@ -1,20 +1,25 @@
 //! The one description of what a checkpoint saver does, and a store, as cases that run against any backend.
 //!
-//! A backend describes its database as a [`Target`]; [`run`] makes a test binary of it, [`run_cases`] runs the same
+//! A backend describes its database as a [`Target`]. `run` runs the cases as a test binary, [`run_cases`] runs the same
 //! list inside a program, also on a database in use: every case works on threads of its own under random ids, deletes
 //! them at the end, and leaves all other rows alone. For stores these are [`StoreTarget`] and [`run_store_cases`]; each
-//! case works under a first label of its own. [`TestBinary`] makes one test binary of both suites, on several databases,
+//! case works under a first label of its own. `TestBinary` makes one test binary of both suites, on several databases,
 //! with other tests beside them.
+//!
+//! Features, both on by default: `harness` has `run`, `run_all`, `run_stores` and `Missing` (libtest-mimic); `model` has the
+//! cases with random operations (proptest). `ckpt conformance` is built without either, so these cases run in test binaries
+//! alone.
 //!
 //! A case that needs what the backend or the target does not offer is *ignored* with the reason, never passed. The names
 //! of the cases in `put`, `put_writes`, `get_tuple`, `list`, `delete_thread`, `delete_for_runs`, `copy_thread`, `prune`
 //! and `delta_channel_history` are those of LangGraph's own suite.
 //!
 //! `model::random_operations` runs random calls on the saver and on the in-memory one, `store_model::random_operations`
-//! does so with stores. When the two differ it prints the
-//! shortest list of calls that it found, and a seed; `CHECKPOINT_TEST_SEED` repeats that run.
+//! does so with stores. When the two differ, it prints the shortest list of calls that it found, and a seed;
+//! `CHECKPOINT_TEST_SEED` repeats that run.
 //!
-//! ```no_run
+#![cfg_attr(feature = "harness", doc = "```no_run")]
+#![cfg_attr(not(feature = "harness"), doc = "```ignore")]
 //! use std::process::ExitCode;
 //! use std::sync::Arc;
 //!
@@ -44,7 +49,10 @@ mod case;
 mod cases;
 mod fixture;
 mod foreign;
+#[cfg(feature = "harness")]
+mod harness;
 mod lacking;
+#[cfg(feature = "model")]
 mod random;
 mod rounds;
 mod runner;
@@ -55,7 +63,9 @@ pub mod wire;
 
 pub use case::{Case, Ctx, Failure, Need, Savers, Suite};
 pub use cases::{saver_cases, store_cases};
-pub use runner::{Missing, Outcome, Report, TestBinary, run, run_cases, run_store_cases};
+#[cfg(feature = "harness")]
+pub use harness::{Missing, TestBinary, run};
+pub use runner::{Outcome, Report, run_cases, run_store_cases};
 pub use store_case::{StoreCtx, StoreNeed, Stores};
 pub use store_target::{CountedStore, Store, StoreCall, StoreFacility, StoreOptions, StoreTarget};
 pub use target::{Call, CountedSaver, Facility, OpenOptions, Saver, Target};

@@ -19,7 +19,7 @@ use crate::failure::{Failure, Result};
 use crate::open::{self, Scratch, Sealed};
 use crate::output::{BAD, DIM, GOOD, json_line, progress, stdout, styled};
 
-/// The database behind a URL.
+/// The database of a URL.
 struct Url(String);
 
 impl fmt::Debug for Url {
@@ -31,8 +31,8 @@ impl fmt::Debug for Url {
 
 #[async_trait]
 impl Target for Url {
-    fn name(&self) -> &str {
-        self.0.split(':').next().unwrap_or_default()
+    fn name(&self) -> &'static str {
+        open::backend(&self.0)
     }
 
     async fn open(&self, options: OpenOptions) -> checkpoint_core::Result<Saver> {

@@ -9,11 +9,11 @@ use checkpoint_core::{async_trait, id};
 use common_postgres::{Database, PostgresConfig, quote};
 use store_postgres::{AnnIndex, PostgresStore, VectorType};
 
-use super::{postgres_config, scheme};
+use super::Backend;
 use crate::arguments::{self, Index};
 use crate::failure::{Failure, Result};
 
-/// What has a store.
+/// The URLs that have a store.
 const WITH_STORES: &str = "postgres://USER@HOST/DATABASE";
 
 /// A store of any backend.
@@ -48,25 +48,22 @@ impl Vectors {
     }
 }
 
-/// Opens the store behind a URL.
+/// Opens the store of a URL.
 pub(crate) fn store(url: &str, vectors: Option<Vectors>, filter_index: bool) -> Result<Store> {
-    let (config, schema) = with_store(url)?;
-    let mut builder = PostgresStore::from_config(config).filter_index(filter_index);
-    if let Some(schema) = schema {
-        builder = builder.schema(schema);
-    }
+    let mut builder = PostgresStore::builder(with_store(url)?).filter_index(filter_index);
     if let Some(Vectors { config, ann, vector_type }) = vectors {
         builder = builder.index(config).ann_index(ann).vector_type(vector_type);
     }
     Ok(Arc::new(builder.build()?))
 }
 
-fn with_store(url: &str) -> Result<(PostgresConfig, Option<String>)> {
-    match scheme(url)? {
-        ("postgres" | "postgresql", _) => postgres_config(url),
-        (scheme, _) => Err(Failure::usage(format!(
-            "{scheme}: URLs have no store; this ckpt opens those of {WITH_STORES}"
-        ))),
+/// The connection string of a URL whose backend has stores.
+fn with_store(url: &str) -> Result<&str> {
+    match Backend::of(url)? {
+        Backend::Postgres(conn_string) => Ok(conn_string),
+        Backend::Sqlite(_) => {
+            Err(Failure::usage(format!("sqlite: URLs have no store; this ckpt opens those of {WITH_STORES}")))
+        }
     }
 }
 
@@ -89,9 +86,9 @@ struct Server {
 }
 
 impl Scratch {
-    /// Looks whether the server has vectors. The extension is not made: the database is the user's.
+    /// Checks whether the server has pgvector. The extension is not created: the database is the user's.
     pub(crate) async fn new(url: &str) -> Result<Self> {
-        let (config, _) = with_store(url)?;
+        let config = PostgresConfig::from_conn_string(with_store(url)?)?;
         let database = Database::new(config.pool()?, true, false, 0);
         let found = database.connection().await?;
         let found = found.query("SELECT 1 FROM pg_extension WHERE extname = 'vector'", &[]).await?;

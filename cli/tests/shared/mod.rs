@@ -64,7 +64,9 @@ impl Golden {
 
 pub(crate) fn ckpt() -> Command {
     let mut ckpt = Command::new(env!("CARGO_BIN_EXE_ckpt"));
-    for variable in ["LANGGRAPH_AES_KEY", "CKPT_URL", "CKPT_FROM", "CKPT_TO"] {
+    let libpq =
+        ["PGHOST", "PGPORT", "PGUSER", "PGPASSWORD", "PGDATABASE", "PGSSLMODE", "PGSSLROOTCERT", "PGSERVICE"];
+    for variable in ["LANGGRAPH_AES_KEY", "CKPT_URL", "CKPT_FROM", "CKPT_TO"].into_iter().chain(libpq) {
         ckpt.env_remove(variable);
     }
     ckpt.stdin(Stdio::null());

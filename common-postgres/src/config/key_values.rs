@@ -1,4 +1,4 @@
-//! The other form of libpq's connection strings: `host=localhost dbname=agents user=agents`.
+//! Connection strings that are pairs: `host=localhost dbname=agents user=agents`.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -7,8 +7,8 @@ use checkpoint_core::{Error, Result};
 
 use super::{PostgresConfig, invalid, parameters};
 
-/// Reads `key = value` pairs with spaces in between. A value with spaces stands in single quotes; a backslash takes what
-/// follows as it is.
+/// Reads `key = value` pairs, separated by spaces. A value with spaces is in single quotes; a backslash escapes the next
+/// character.
 pub(super) fn parse(text: &str, config: &mut PostgresConfig) -> Result<()> {
     if text.contains('\0') {
         return Err(invalid("the connection string must not have a NUL byte"));
@@ -30,7 +30,7 @@ pub(super) fn parse(text: &str, config: &mut PostgresConfig) -> Result<()> {
         }
         skip_spaces(&mut rest);
         let value = parse_value(&mut rest)?;
-        // What was meant to be a part of the password is not shown.
+        // An unknown key may be a part of the password, so it is not shown.
         if after_password && !parameters::KNOWN.contains(&&*key) {
             return Err(wrong("a parameter of the connection string is not known"));
         }
@@ -48,7 +48,7 @@ fn parse_value(rest: &mut Peekable<Chars<'_>>) -> Result<String> {
             None if quoted => return Err(wrong("a quoted value of the connection string has no end")),
             None => return Ok(value),
             Some(c) if !quoted && c.is_ascii_whitespace() => return Ok(value),
-            // At the end of an unquoted value, libpq passes it over.
+            // libpq ignores one at the end of an unquoted value.
             Some('\\') => value.extend(rest.next()),
             Some(c) => value.push(c),
         }
@@ -61,6 +61,6 @@ fn skip_spaces(rest: &mut Peekable<Chars<'_>>) {
 
 fn wrong(what: &str) -> Error {
     Error::invalid_config(format!(
-        "{what}; a value with spaces stands in single quotes, and a quote or a backslash in it is written with a backslash before"
+        "{what}; a value with spaces needs single quotes, and a quote or a backslash in a value needs a backslash before it"
     ))
 }

@@ -1,4 +1,4 @@
-//! Parameters by name: those of a URL's query and of the environment.
+//! Parameters by name: those of connection strings and of the environment.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use checkpoint_core::Result;
 use tokio_postgres::config::{ChannelBinding, LoadBalanceHosts, SslNegotiation, TargetSessionAttrs};
 
-use super::{APPLICATION_NAME, PostgresConfig, SslMode, invalid, must_be};
+use super::{APPLICATION_NAME, DEFAULT_PORT, PostgresConfig, SslMode, invalid, must_be};
 use crate::tls::RootCert;
 
-/// Parameters whose empty value means that they are not given.
-pub(super) const KNOWN: [&str; 32] = [
+/// The known parameters. An empty value means that the parameter is not given.
+pub(super) const KNOWN: [&str; 33] = [
     "host",
     "hostaddr",
     "port",
@@ -37,6 +37,7 @@ pub(super) const KNOWN: [&str; 32] = [
     "acquire_timeout",
     "statement_timeout",
     "pgbouncer",
+    "schema",
     "ssl",
     "gssencmode",
     "client_encoding",
@@ -68,12 +69,12 @@ const VARIABLES: [(&str, &str); 20] = [
     ("PGSSLMINPROTOCOLVERSION", "ssl_min_protocol_version"),
 ];
 
-/// To pass these over would connect elsewhere, or less safely, than was asked for.
+/// Ignoring these would connect elsewhere, or less safely, than they demand.
 const UNKNOWN_VARIABLES: [&str; 5] =
     ["PGSERVICE", "PGREQUIREAUTH", "PGREQUIREPEER", "PGSSLCRL", "PGSSLCRLDIR"];
 
 impl PostgresConfig {
-    /// Reads what a lookup finds under libpq's names.
+    /// Reads libpq's environment variables.
     pub(super) fn from_variables(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self> {
         let set = |name: &'static str| lookup(name).filter(|value| !value.is_empty());
         if let Some(name) = UNKNOWN_VARIABLES.into_iter().find(|name| set(name).is_some()) {
@@ -92,9 +93,9 @@ impl PostgresConfig {
         Ok(config)
     }
 
-    /// Takes one of libpq's parameters or of ours.
+    /// Sets one of libpq's parameters or of ours.
     pub(super) fn set(&mut self, key: &str, value: &str) -> Result<()> {
-        // libpq takes an empty value for one that is not given.
+        // As in libpq, an empty value means that the parameter is not given.
         if value.is_empty() && KNOWN.contains(&key) {
             return Ok(());
         }
@@ -127,7 +128,8 @@ impl PostgresConfig {
                 self.max_connections = value.parse().map_err(|_| must_be(key, "a number of connections"))?;
             }
             "pgbouncer" => self.pgbouncer = parse_bool(key, value)?,
-            // Kept by every connection: nothing has to be done.
+            "schema" => self.schema = Some(value.to_owned()),
+            // Accepted if every connection fulfils them anyway.
             "gssencmode" if !["disable", "prefer"].contains(&value) => {
                 return Err(must_be(key, "disable or prefer: Kerberos encryption is not supported"));
             }
@@ -148,7 +150,7 @@ impl PostgresConfig {
         Ok(())
     }
 
-    /// Takes a parameter that goes to the driver unchanged.
+    /// Sets a parameter that is passed to the driver.
     fn set_driver(&mut self, key: &str, value: &str) -> Result<()> {
         let driver = &mut self.driver;
         match key {
@@ -189,7 +191,7 @@ impl PostgresConfig {
 
 fn parse_port(text: &str) -> Result<u16> {
     match text {
-        "" => Ok(5432),
+        "" => Ok(DEFAULT_PORT),
         _ => text
             .parse()
             .ok()

@@ -6,8 +6,13 @@ use tokio_postgres::config::{Host, SslMode as DriverMode, TargetSessionAttrs};
 
 use super::*;
 
+/// A connection string without any environment.
+fn alone(text: &str) -> Result<PostgresConfig> {
+    PostgresConfig::from_conn_string_and(text, |_| None)
+}
+
 fn read(url: &str) -> Config {
-    PostgresConfig::from_url(url).unwrap().driver_config().unwrap()
+    alone(url).unwrap().driver_config().unwrap()
 }
 
 fn tcp(name: &str) -> Host {
@@ -15,7 +20,7 @@ fn tcp(name: &str) -> Host {
 }
 
 fn refused(url: &str) -> Error {
-    let error = match PostgresConfig::from_url(url).and_then(|config| config.pool().map(drop)) {
+    let error = match alone(url).and_then(|config| config.pool().map(drop)) {
         Ok(()) => panic!("{url} was accepted"),
         Err(error) => error,
     };
@@ -90,7 +95,7 @@ fn parameters_arrive() {
     let url = "postgres://h/d?application_name=a%20b&connect_timeout=3&target_session_attrs=read-write&keepalives_idle=9\
                &keepalives_interval=8&keepalives_count=7&tcp_user_timeout=1500&load_balance_hosts=random&options=-c%20a=b\
                &channel_binding=disable&pool_size=7&acquire_timeout=250ms&statement_timeout=90s";
-    let config = PostgresConfig::from_url(url).unwrap();
+    let config = alone(url).unwrap();
     assert_eq!(config.max_connections, 7);
     assert_eq!(config.acquire_timeout, Duration::from_millis(250));
     assert_eq!(config.statement_timeout, Some(Duration::from_secs(90)));
@@ -132,7 +137,7 @@ fn defaults_are_those_of_the_documentation() {
     let three =
         PostgresConfig::new("a,b,c", "u", "d").connect_timeout(Duration::from_secs(2)).pool().unwrap();
     assert_eq!(three.timeouts().create, Some(Duration::from_secs(6)), "each host has its time");
-    let endless = PostgresConfig::from_url("postgres://h?connect_timeout=0").unwrap();
+    let endless = alone("postgres://h?connect_timeout=0").unwrap();
     assert_eq!(endless.driver_config().unwrap().get_connect_timeout(), None);
     assert_eq!(endless.pool().unwrap().timeouts().create, None);
 }
@@ -170,8 +175,6 @@ fn times_have_units() {
 fn what_cannot_be_meant_is_refused_by_name() {
     let table = [
         ("mysql://h/d", "begin with postgres://"),
-        ("host=h dbname=d", "begin with postgres://"),
-        ("", "begin with postgres://"),
         ("postgres://h/d?colour=red", "colour"),
         ("postgres://h/d?sslmode=allow", "allow"),
         ("postgres://h/d?sslmode=on", "sslmode"),
@@ -244,10 +247,10 @@ fn an_empty_value_is_none_for_every_parameter() {
 
 #[test]
 fn pgbouncer_gets_no_options_but_the_users_own() {
-    let config = PostgresConfig::from_url("postgres://h/d?pgbouncer=true").unwrap();
+    let config = alone("postgres://h/d?pgbouncer=true").unwrap();
     assert!(config.uses_pgbouncer());
     assert_eq!(config.driver_config().unwrap().get_options(), None);
-    let config = PostgresConfig::from_url("postgres://h/d?pgbouncer=on&options=-c%20a=b").unwrap();
+    let config = alone("postgres://h/d?pgbouncer=on&options=-c%20a=b").unwrap();
     assert_eq!(config.driver_config().unwrap().get_options(), Some("-c a=b"));
 }
 
@@ -267,15 +270,12 @@ fn modes_of_tls() {
         ("postgres://%2Frun?sslmode=verify-full", SslMode::Disable, DriverMode::Disable),
     ];
     for (url, mode, driver) in table {
-        let config = PostgresConfig::from_url(url).unwrap();
+        let config = alone(url).unwrap();
         assert_eq!(config.effective_ssl_mode(), mode, "{url}");
         assert_eq!(config.driver_config().unwrap().get_ssl_mode(), driver, "{url}");
     }
     // Nothing is read that is not needed.
-    PostgresConfig::from_url("postgres://h?sslmode=disable&sslrootcert=/no/such/file")
-        .unwrap()
-        .pool()
-        .unwrap();
+    alone("postgres://h?sslmode=disable&sslrootcert=/no/such/file").unwrap().pool().unwrap();
 }
 
 #[test]
@@ -356,7 +356,6 @@ fn a_connection_string_goes_before_the_environment() {
         assert_eq!(config.get_dbname(), Some(database), "{text}");
         assert_eq!(config.get_application_name(), Some("ea"), "{text}");
     }
-    let alone = |text: &str| PostgresConfig::from_conn_string_and(text, |_| None);
     let names = |text: &str| alone(text).map(|config| config.application_name).unwrap();
     assert_eq!(names("fallback_application_name=f"), "f");
     assert_eq!(names("fallback_application_name=f application_name=a"), "a");
@@ -387,9 +386,78 @@ fn a_connection_string_goes_before_the_environment() {
 }
 
 #[test]
+fn one_database_is_known_under_its_names() {
+    let same = |one: &str, other: &str| {
+        let (one, other) = (alone(one).unwrap(), alone(other).unwrap());
+        assert_eq!(one.is_same_database(&other), other.is_same_database(&one));
+        one.is_same_database(&other)
+    };
+    let one = "postgres://me:pw@localhost/agents";
+    for other in [
+        one,
+        "postgresql://you@127.0.0.1:5432/agents?sslmode=disable",
+        "postgres://[::1]/agents",
+        "postgres://agents@LOCALHOST",
+        "postgres:///agents",
+        "dbname=agents",
+        "host=localhost dbname=agents port=5432 pgbouncer=true",
+        "host=db hostaddr=127.0.0.1 dbname=agents",
+        "postgres://standby,localhost:5432/agents",
+    ] {
+        assert!(same(one, other), "{other}");
+    }
+    for other in [
+        "postgres://localhost:5433/agents",
+        "postgres://localhost/agents?schema=s",
+        "postgres://localhost/other",
+        "postgres://db/agents",
+        "host=/run/postgresql dbname=agents",
+        "postgres://localhost:5433,db:5432/agents",
+    ] {
+        assert!(!same(one, other), "{other}");
+    }
+    assert!(same("postgres://h/d?schema=%C3%A4%25", "host=h dbname=d schema=ä%"));
+    let variables = HashMap::from([("PGHOST", "h"), ("PGPORT", "7"), ("PGDATABASE", "d")]);
+    let lookup = |name: &'static str| variables.get(name).map(Into::into);
+    let from_env = PostgresConfig::from_conn_string_and("", lookup).unwrap();
+    assert!(from_env.is_same_database(&alone("postgres://h:7/d").unwrap()));
+}
+
+#[test]
+fn connection_strings_are_told_from_other_texts() {
+    for text in [
+        "postgres://",
+        "postgresql://u@h/d",
+        "host=h",
+        "  dbname = 'a b' host=h",
+        "sslmode=require",
+        "schema=s",
+    ] {
+        assert!(PostgresConfig::is_conn_string(text), "{text}");
+    }
+    for text in
+        ["", "host", "sqlite:agents", "sqlite:host=h", "postgres:agents", "colour=red", "=", "redis://h"]
+    {
+        assert!(!PostgresConfig::is_conn_string(text), "{text}");
+    }
+}
+
+#[test]
+fn a_schema_is_named_in_either_form_and_by_a_setter() {
+    for text in ["postgres://h/d?schema=a%20b", "host=h schema='a b'", "host=h schema=x schema='a b'"] {
+        assert_eq!(alone(text).unwrap().schema.as_deref(), Some("a b"), "{text}");
+    }
+    assert_eq!(alone("postgres://h/d?schema=").unwrap().schema, None);
+    assert_eq!(alone("host=h").unwrap().schema("s").schema.as_deref(), Some("s"));
+    for wrong in ["postgres://h/d?schema=%", "postgres://h/d?schema=%zz", "postgres://h/d?schema=%ff"] {
+        assert_eq!(alone(wrong).unwrap_err().kind(), ErrorKind::InvalidConfig, "{wrong}");
+    }
+}
+
+#[test]
 fn the_password_is_shown_nowhere() {
     let secret = "hunter2";
-    let config = PostgresConfig::from_url("postgres://u:hunter2@h/d").unwrap();
+    let config = alone("postgres://u:hunter2@h/d").unwrap();
     let pool = config.pool().unwrap();
     for shown in
         [format!("{config:?}"), format!("{config:#?}"), format!("{pool:?}"), format!("{:?}", pool.manager())]

@@ -1,29 +1,31 @@
-//! The URL of a server, read as libpq reads it.
+//! Connection strings that are URLs, parsed as libpq parses them.
 //!
-//! No error here shows a part of the URL: where a password has one of the delimiters in it, any part may be a part of
-//! the password.
+//! Errors show no part of the URL: if the password has a delimiter in it, any part may belong to the password.
 
 use std::borrow::Cow;
 
 use checkpoint_core::{Error, Result};
 
-use super::{PostgresConfig, invalid};
+use super::{DEFAULT_PORT, PostgresConfig, invalid, parameters};
 
-/// Where a password is written as it is, its `/` or `@` ends up in another part of the URL.
+/// A `/` or `@` of a password that is not percent-encoded ends up in another part of the URL.
 const ENCODE: &str =
     "if the password has one of @ : / ? % [ ] in it, write these as %40 %3A %2F %3F %25 %5B %5D";
 
+/// What follows the scheme of a URL.
+pub(super) fn without_scheme(url: &str) -> Option<&str> {
+    ["postgres://", "postgresql://"].into_iter().find_map(|scheme| url.strip_prefix(scheme))
+}
+
 /// Reads a URL into a configuration.
 pub(super) fn parse(url: &str, config: &mut PostgresConfig) -> Result<()> {
-    let rest = ["postgres://", "postgresql://"]
-        .into_iter()
-        .find_map(|scheme| url.strip_prefix(scheme))
-        .ok_or_else(|| invalid("the URL must begin with postgres:// or postgresql://"))?;
+    let rest =
+        without_scheme(url).ok_or_else(|| invalid("the URL must begin with postgres:// or postgresql://"))?;
     if url.contains('\0') {
         return Err(invalid("the URL must not have a NUL byte"));
     }
 
-    // Like libpq: what stands before the first `@` is the user, unless a `/` comes first.
+    // As in libpq: the user ends at the first `@`, unless a `/` comes first.
     let rest = match rest.find(['@', '/']) {
         Some(end) if rest[end..].starts_with('@') => {
             parse_user(&rest[..end], config)?;
@@ -45,8 +47,10 @@ pub(super) fn parse(url: &str, config: &mut PostgresConfig) -> Result<()> {
         let (key, value) =
             pair.split_once('=').ok_or_else(|| wrong("a parameter of the URL has no = and no value"))?;
         let key = decode(key, "name of a parameter")?;
-        let value = decode(value, "value of a parameter")?;
-        // JDBC's word for it.
+        // A name that is not known may be a part of the password.
+        let known = parameters::KNOWN.into_iter().find(|known| *known == key);
+        let value = decode(value, known.unwrap_or("value of a parameter"))?;
+        // JDBC's name for it.
         match (&*key, &*value) {
             ("ssl", "true") => config.set("sslmode", "require")?,
             _ => config.set(&key, &value)?,
@@ -88,7 +92,7 @@ fn parse_hosts(text: &str, config: &mut PostgresConfig) -> Result<()> {
         let port = decode(port, "port")?;
         any_port |= !port.is_empty();
         let port = match &*port {
-            "" => 5432,
+            "" => DEFAULT_PORT,
             port => port
                 .parse()
                 .ok()
@@ -101,7 +105,7 @@ fn parse_hosts(text: &str, config: &mut PostgresConfig) -> Result<()> {
     if hosts.iter().any(|host| !host.is_empty()) {
         config.hosts = hosts;
     }
-    // Without any, they are what was known before.
+    // Without any port, those of the environment are kept.
     if any_port {
         config.ports = ports;
     }

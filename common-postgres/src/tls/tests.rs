@@ -1,9 +1,13 @@
 use std::error::Error as _;
 
 use checkpoint_core::ErrorKind;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConnection, ServerConfig, ServerConnection, SupportedProtocolVersion};
 use tempfile::TempDir;
 
 use super::*;
+use crate::error::describe_tls;
 
 // Made for these tests, and used nowhere else.
 const CERT: &str = "-----BEGIN CERTIFICATE-----\n\
@@ -53,6 +57,21 @@ b463AQKBgQCVGFaOYtj6SmnMmluETy35wB2yXKUJroZWvYUJhbQhN59Y6UaELyTS\n\
 wJknotaDe2ZkWLu1v+GEXnDIfFhInzmZDnPoOpieSDjQ+20u5EDx8E2hcbM+xd+v\n\
 owucprHC7s7M81ssyIuY8pHqto/M8/YTTXnPu039+DNdiZF2Hs/Rag==\n\
 -----END RSA PRIVATE KEY-----";
+// openssl x509 -req, as in PostgreSQL's manual, makes X.509 version 1.
+const VERSION_1: &str = "-----BEGIN CERTIFICATE-----\n\
+MIIBJDCBywIUQ+QB1bNzBi0om/X12qVaEWwC19IwCgYIKoZIzj0EAwIwFDESMBAG\n\
+A1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyMjA1MDc0MVoYDzIxMjYxMDI5MDUwNzQx\n\
+WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNC\n\
+AAQNP5gT/F8igQbWwTF3pbi4p9OFgVChs6Az+wS3CmFLbpdwFfuHrQccpHe8xHzc\n\
+BHb816n5+7iVfhs7JvSr08LjMAoGCCqGSM49BAMCA0gAMEUCIF9gNEShr48lL6f1\n\
+HlCfcys7oJ4a/Y5Qfko5EdLp5uTiAiEA6gCzIfrZPzUtEIvgbkxqqimhMqOhIGwb\n\
+fhbYQJSHc9k=\n\
+-----END CERTIFICATE-----";
+const VERSION_1_KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgr+pqQd7EFapgAJ+G\n\
+ayH7NgyXAuGwYfrUvk695sYBP3ChRANCAAQNP5gT/F8igQbWwTF3pbi4p9OFgVCh\n\
+s6Az+wS3CmFLbpdwFfuHrQccpHe8xHzcBHb816n5+7iVfhs7JvSr08Lj\n\
+-----END PRIVATE KEY-----";
 const ENCRYPTED: &str = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----";
 const ENCRYPTED_SEC1: &str = "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\nAAAA\n\
                               -----END EC PRIVATE KEY-----";
@@ -146,4 +165,196 @@ fn what_goes_together() {
         assert!(connector(mode, None, None, true).is_err(), "direct TLS leaves no choice");
     }
     assert!(connector(SslMode::Require, None, None, true).unwrap().is_some());
+}
+
+const VERIFYING: [SslMode; 2] = [SslMode::VerifyCa, SslMode::VerifyFull];
+
+/// A server's certificate and key.
+struct Identity {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Identity {
+    fn new(cert: &rcgen::Certificate, key: &KeyPair) -> Self {
+        Self {
+            chain: vec![cert.der().clone()],
+            key: PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap(),
+        }
+    }
+
+    fn pem(cert: &str, key: &str) -> Self {
+        Self {
+            chain: vec![CertificateDer::from_pem_slice(cert.as_bytes()).unwrap()],
+            key: PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap(),
+        }
+    }
+
+    fn self_signed(change: impl FnOnce(&mut CertificateParams)) -> (Self, String) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        // Else a root with the same name and another key would be tried.
+        params.distinguished_name.push(DnType::CommonName, format!("{:x?}", key.public_key_raw().get(1..9)));
+        change(&mut params);
+        let cert = params.self_signed(&key).unwrap();
+        (Self::new(&cert, &key), cert.pem())
+    }
+
+    fn server(&self, version: &'static SupportedProtocolVersion) -> Arc<ServerConfig> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let signer = provider.key_provider.load_private_key(self.key.clone_key()).unwrap();
+        // Like PostgreSQL, it does not look into its certificate.
+        let pair = SingleCertAndKey::from(CertifiedKey::new(self.chain.clone(), signer));
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(pair));
+        Arc::new(config)
+    }
+}
+
+fn authority(params: &mut CertificateParams) {
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+}
+
+fn handshake(
+    mode: SslMode,
+    root: Option<&Path>,
+    server: Arc<ServerConfig>,
+    name: &'static str,
+) -> Result<(), rustls::Error> {
+    let root = root.map(|path| RootCert::File(path.to_owned()));
+    let config = client_config(mode, root.as_ref(), None, false).unwrap().unwrap();
+    let mut client = ClientConnection::new(Arc::new(config), ServerName::try_from(name).unwrap()).unwrap();
+    let mut server = ServerConnection::new(server).unwrap();
+    while client.is_handshaking() || server.is_handshaking() {
+        let mut bytes = Vec::new();
+        client.write_tls(&mut bytes).unwrap();
+        server.read_tls(&mut bytes.as_slice()).unwrap();
+        server.process_new_packets().unwrap();
+        let mut bytes = Vec::new();
+        server.write_tls(&mut bytes).unwrap();
+        client.read_tls(&mut bytes.as_slice()).unwrap();
+        client.process_new_packets()?;
+    }
+    Ok(())
+}
+
+/// What a user is told when the handshake fails.
+fn told(result: Result<(), rustls::Error>) -> &'static str {
+    let (kind, message, retryable) = describe_tls(&result.unwrap_err());
+    assert_eq!((kind, retryable), (ErrorKind::InvalidConfig, false));
+    message
+}
+
+#[test]
+fn a_chain_and_a_name_are_verified_as_far_as_the_mode_says() {
+    let folder = TempDir::new().unwrap();
+    let ca_key = KeyPair::generate().unwrap();
+    let mut ca = CertificateParams::new(Vec::new()).unwrap();
+    authority(&mut ca);
+    let ca_cert = ca.self_signed(&ca_key).unwrap();
+    let root = file(&folder, "ca.crt", &ca_cert.pem());
+    let other = file(&folder, "other.crt", &Identity::self_signed(authority).1);
+    let both = file(&folder, "both.crt", &format!("{}{CERT}", ca_cert.pem()));
+    let issuer = Issuer::new(ca, ca_key);
+    let signed = |change: fn(&mut CertificateParams)| {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        change(&mut params);
+        Identity::new(&params.signed_by(&key, &issuer).unwrap(), &key)
+    };
+    let good = signed(|_| {});
+    let old = signed(|params| params.not_after = date_time_ymd(2001, 1, 1));
+    for version in [&TLS12, &TLS13] {
+        for root in [&root, &both] {
+            for mode in VERIFYING {
+                handshake(mode, Some(root), good.server(version), "localhost").unwrap();
+            }
+        }
+        handshake(SslMode::VerifyCa, Some(&root), good.server(version), "other").unwrap();
+        let misnamed = handshake(SslMode::VerifyFull, Some(&root), good.server(version), "other");
+        assert!(told(misnamed).contains("another name"));
+        for mode in VERIFYING.into_iter().chain([SslMode::Require, SslMode::Prefer]) {
+            let wrong = handshake(mode, Some(&other), good.server(version), "localhost");
+            assert!(told(wrong).contains("not signed by"));
+            let expired = handshake(mode, Some(&root), old.server(version), "localhost");
+            assert!(told(expired).contains("expired"));
+        }
+        // Without a root, neither is verified.
+        handshake(SslMode::Require, None, old.server(version), "other").unwrap();
+    }
+}
+
+#[test]
+fn a_self_signed_certificate_is_its_own_root() {
+    let folder = TempDir::new().unwrap();
+    let kinds: [fn(&mut CertificateParams); 2] = [authority, |_| {}];
+    for change in kinds {
+        let (identity, pem) = Identity::self_signed(change);
+        let root = file(&folder, "server.crt", &pem);
+        let (impostor, other) = Identity::self_signed(change);
+        let (old, old_pem) = Identity::self_signed(|params| {
+            change(params);
+            params.not_before = date_time_ymd(2000, 1, 1);
+            params.not_after = date_time_ymd(2001, 1, 1);
+        });
+        let old_root = file(&folder, "old.crt", &old_pem);
+        let other = file(&folder, "other.crt", &other);
+        for version in [&TLS12, &TLS13] {
+            for mode in VERIFYING {
+                handshake(mode, Some(&root), identity.server(version), "localhost").unwrap();
+                let wrong = handshake(mode, Some(&other), identity.server(version), "localhost");
+                assert!(told(wrong).contains("not signed by"));
+                let wrong = handshake(mode, Some(&root), impostor.server(version), "localhost");
+                assert!(told(wrong).contains("not signed by"));
+                let expired = handshake(mode, Some(&old_root), old.server(version), "localhost");
+                assert!(told(expired).contains("expired"));
+            }
+            handshake(SslMode::VerifyCa, Some(&root), identity.server(version), "other").unwrap();
+            let misnamed = handshake(SslMode::VerifyFull, Some(&root), identity.server(version), "other");
+            assert!(told(misnamed).contains("another name"));
+        }
+    }
+}
+
+#[test]
+fn the_server_must_have_the_key_of_its_certificate() {
+    let (identity, _) = Identity::self_signed(|_| {});
+    let (other, _) = Identity::self_signed(|_| {});
+    for cert in [&identity.chain, &Identity::pem(VERSION_1, VERSION_1_KEY).chain] {
+        let thief = Identity { chain: cert.clone(), key: other.key.clone_key() };
+        for version in [&TLS12, &TLS13] {
+            for mode in [SslMode::Prefer, SslMode::Require] {
+                assert!(handshake(mode, None, thief.server(version), "localhost").is_err(), "{version:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn certificates_of_version_1_have_a_key_and_nothing_to_verify() {
+    let folder = TempDir::new().unwrap();
+    let root = file(&folder, "v1.crt", VERSION_1);
+    let identity = Identity::pem(VERSION_1, VERSION_1_KEY);
+    for mode in [SslMode::Prefer, SslMode::Require] {
+        handshake(mode, None, identity.server(&TLS13), "localhost").unwrap();
+        let old = told(handshake(mode, None, identity.server(&TLS12), "localhost"));
+        assert!(old.contains("version 3") && old.contains("TLS 1.3"), "{old}");
+    }
+    for mode in VERIFYING {
+        let refused = told(handshake(mode, Some(&root), identity.server(&TLS13), "localhost"));
+        assert!(refused.contains("version 3"), "{refused}");
+    }
+    // An authority may be of version 1.
+    let key = KeyPair::from_pem(VERSION_1_KEY).unwrap();
+    let mut ca = CertificateParams::new(Vec::new()).unwrap();
+    ca.distinguished_name.push(DnType::CommonName, "localhost");
+    let issuer = Issuer::new(ca, key);
+    let key = KeyPair::generate().unwrap();
+    let cert = CertificateParams::new(["localhost".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+    for mode in VERIFYING {
+        handshake(mode, Some(&root), Identity::new(&cert, &key).server(&TLS13), "localhost").unwrap();
+    }
 }

@@ -1,4 +1,4 @@
-//! What the server answers: vectors.
+//! The server's answer: vectors.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use checkpoint_core::{Error, Result};
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 
-/// How many bytes a number may take as text, with comma and spaces.
+/// The most bytes of a number as text, with comma and spaces.
 const NUMBER_BYTES: usize = 32;
 
-/// How many bytes the answer may have beside the vectors.
+/// The most bytes of an answer beside its vectors.
 const BYTES_AROUND: usize = 1 << 20;
 
-/// How long an answer to so many texts can be.
+/// The most bytes of an answer for this number of texts.
 pub(super) fn longest(texts: usize) -> usize {
     texts.saturating_mul(IndexConfig::MOST_DIMS * NUMBER_BYTES).saturating_add(BYTES_AROUND)
 }
@@ -68,7 +68,7 @@ impl<'de> Visitor<'de> for VectorVisitor {
 
 /// The vectors in the order of the texts.
 pub(super) fn decode(answer: &[u8], texts: usize, dimensions: Option<usize>) -> Result<Vec<Vec<f32>>> {
-    // The parser's own words might repeat what the server sent.
+    // The parser's message might repeat the server's bytes.
     let answer: Answer = serde_json::from_slice(answer).map_err(|error| {
         Error::codec("the server's answer is not that of an embeddings API; check base_url")
             .with("line", error.line())
@@ -82,7 +82,7 @@ pub(super) fn decode(answer: &[u8], texts: usize, dimensions: Option<usize>) -> 
     let mut vectors: Vec<Option<Vec<f32>>> = vec![None; texts];
     for (at, entry) in answer.data.into_iter().enumerate() {
         let Vector(vector) = entry.embedding;
-        // Some servers leave out the index, and keep the order.
+        // Some servers omit the index and keep the order.
         let place = vectors.get_mut(entry.index.unwrap_or(at)).filter(|place| place.is_none());
         *place.ok_or_else(|| Error::codec("the server numbered its vectors otherwise than the texts"))? =
             Some(vector);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_refused_without_its_words() {
+    fn invalid_answers_are_refused_without_showing_them() {
         for (answer, texts) in [
             ("", 1),
             ("<html>secret</html>", 1),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use checkpoint_core::{Error, Result, ResultExt};
-use hyper::Uri;
-use hyper::header::HeaderValue;
+use reqwest::Url;
+use reqwest::header::HeaderValue;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::Semaphore;
 
@@ -16,7 +16,7 @@ const OPENAI: &str = "https://api.openai.com/v1";
 const KEY_VARIABLE: &str = "OPENAI_API_KEY";
 const URL_VARIABLE: &str = "OPENAI_BASE_URL";
 
-/// As many texts as OpenAI takes in one request.
+/// The most texts that OpenAI accepts in one request.
 const MOST_TEXTS: usize = 2048;
 
 /// Configures [`OpenAiEmbeddings`].
@@ -48,7 +48,7 @@ impl OpenAiEmbeddingsBuilder {
     }
 
     pub(super) fn with_env(mut self) -> Self {
-        // What is not UTF-8 becomes what `build` refuses.
+        // `build` refuses the replacement characters of a value that is not UTF-8.
         let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let variable = |name| variable(name).filter(|value| !value.is_empty());
         self.api_key = variable(KEY_VARIABLE).map(SecretString::from).or(self.api_key);
@@ -56,7 +56,7 @@ impl OpenAiEmbeddingsBuilder {
         self
     }
 
-    /// Names the server: what stands before `/embeddings`, such as `http://localhost:11434/v1`. OpenAI's, unless set.
+    /// Sets the server's URL: the part before `/embeddings`, such as `http://localhost:11434/v1`. OpenAI's, unless set.
     pub fn base_url(mut self, url: impl Into<String>) -> Self {
         self.base_url = url.into();
         self
@@ -68,8 +68,8 @@ impl OpenAiEmbeddingsBuilder {
         self
     }
 
-    /// Asks for shorter vectors than the model's own. Only some models can make them; the call fails where the server
-    /// pays no heed.
+    /// Asks for shorter vectors than the model's own. Only some models can make them; the call fails if the server
+    /// ignores it.
     pub fn dimensions(mut self, dimensions: usize) -> Self {
         self.dimensions = Some(dimensions);
         self
@@ -81,41 +81,41 @@ impl OpenAiEmbeddingsBuilder {
         self
     }
 
-    /// Sets how many texts go into one request, from 1 to 2,048: 256, unless set. Long texts may make it fewer.
+    /// Sets the maximum number of texts of one request, from 1 to 2,048: 256, unless set. Long texts may make it fewer.
     pub fn batch_size(mut self, texts: usize) -> Self {
         self.batch_size = texts;
         self
     }
 
-    /// Sets how many requests are under way at once, by all clones together: 4, unless set.
+    /// Sets the maximum number of concurrent requests, of all clones together: 4, unless set.
     pub fn concurrency(mut self, requests: usize) -> Self {
         self.concurrency = requests;
         self
     }
 
-    /// Sets how often a request is sent again: 3 times, unless set.
+    /// Sets the maximum number of retries of a request: 3, unless set.
     ///
-    /// That is done where the server cannot be reached, where the connection breaks, and for the status 408, 409, 429,
-    /// and 500 and above. Each try waits twice as long as the one before, from half a second to eight, or as long as the
-    /// server's `Retry-After` says. A server that says more than a minute is not waited for: the call fails.
+    /// A request is retried if the server cannot be reached, if the connection breaks, and for the status 408, 409, 429,
+    /// and 500 and above. The backoff is exponential with jitter, from half a second to eight, or as long as the
+    /// server's `Retry-After` says. If that is more than a minute, the call fails at once.
     pub fn max_retries(mut self, times: u32) -> Self {
         self.limits.max_retries = times;
         self
     }
 
-    /// Sets how long one try of a request may take until its answer is there: a minute, unless set. What took too long
-    /// is not sent again.
+    /// Sets the timeout of one try of a request, its whole answer included: a minute, unless set. After a timeout
+    /// there is no retry.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.limits.timeout = timeout;
         self
     }
 
-    /// Checks what was set. It connects to nothing; for `https` it reads the system's certificates.
+    /// Validates the configuration. It opens no connection; for `https` it reads the system's certificates.
     ///
     /// # Errors
-    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for a URL that is none or has more than host, port
-    /// and path, a missing key where OpenAI's server is named, a key that no header can have, an empty model, and zero
-    /// for anything.
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid URL or one that has more than host,
+    /// port and path, a missing key for OpenAI's server, a key with characters that no header can have, an empty model,
+    /// and zero for any number.
     pub fn build(self) -> Result<OpenAiEmbeddings> {
         self.check().at(BACKEND, "build")
     }
@@ -129,15 +129,13 @@ impl OpenAiEmbeddingsBuilder {
             return Err(invalid("a request has 1 to 2,048 texts").with("batch_size", self.batch_size));
         }
         if self.concurrency == 0 || self.concurrency > Semaphore::MAX_PERMITS {
-            return Err(
-                invalid("one request at least is under way at once").with("concurrency", self.concurrency)
-            );
+            return Err(invalid("concurrency is at least 1").with("concurrency", self.concurrency));
         }
         if self.limits.timeout.is_zero() {
-            return Err(invalid("a request may take longer than no time"));
+            return Err(invalid("timeout must not be zero"));
         }
         if self.dimensions == Some(0) {
-            return Err(invalid("a vector has one dimension at least"));
+            return Err(invalid("dimensions must be at least 1"));
         }
         let url = endpoint(&self.base_url)?;
         if self.api_key.is_none() && self.base_url.trim_end_matches('/') == OPENAI {
@@ -155,32 +153,34 @@ impl OpenAiEmbeddingsBuilder {
     }
 }
 
-/// Where requests go. What is wrong with a URL is not shown: there may be a key in it.
-fn endpoint(base_url: &str) -> Result<Uri> {
+/// The URL of requests. Errors do not show any part of it: there may be a key in it.
+fn endpoint(base_url: &str) -> Result<Url> {
     let wrong = || {
         Error::invalid_config(
             "base_url is http:// or https://, a host, and a path, as in http://localhost:11434/v1; \
              a key is given by api_key()",
         )
     };
-    let base: Uri = base_url.trim_end_matches('/').parse().map_err(|_| wrong())?;
-    let (Some("http" | "https"), Some(authority)) = (base.scheme_str(), base.authority()) else {
-        return Err(wrong());
-    };
-    if authority.as_str().contains('@') || authority.host().is_empty() || base_url.contains(['?', '#']) {
+    let (_, rest) = base_url.split_once("://").ok_or_else(wrong)?;
+    let authority = rest.split('/').next().unwrap_or_default();
+    // By the rules of browsers, which the parser follows, more slashes, backslashes and line breaks would be accepted.
+    let is_odd = |c: char| "?#\\".contains(c) || c.is_ascii_whitespace() || c.is_ascii_control();
+    if authority.is_empty() || authority.contains('@') || base_url.contains(is_odd) {
         return Err(wrong());
     }
-    let path = format!("{}/embeddings", base.path().trim_end_matches('/'));
-    let mut parts = base.into_parts();
-    parts.path_and_query = Some(path.parse().map_err(|_| wrong())?);
-    Uri::from_parts(parts).map_err(|_| wrong())
+    let mut url: Url = base_url.parse().map_err(|_| wrong())?;
+    if !["http", "https"].contains(&url.scheme()) {
+        return Err(wrong());
+    }
+    url.path_segments_mut().map_err(|()| wrong())?.pop_if_empty().push("embeddings");
+    Ok(url)
 }
 
 fn authorization(key: &SecretString) -> Result<HeaderValue> {
     let key = key.expose_secret();
     let wrong = || {
         Error::invalid_config(
-            "the API key is empty, or has spaces, line breaks or other signs that no key has",
+            "the API key is empty, or has spaces, line breaks or other characters that no key has",
         )
     };
     if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -215,6 +215,10 @@ mod tests {
             "http://host/v1?key=hunter2",
             "http://host/v1#hunter2",
             "http://ho st/",
+            "http://ho\nst/",
+            "http:\\\\host/",
+            "http://host\\@hunter2/v1",
+            "http://@host/v1",
         ] {
             let error = endpoint(wrong).unwrap_err();
             assert_eq!(error.kind(), checkpoint_core::ErrorKind::InvalidConfig, "{wrong}");

@@ -1,34 +1,33 @@
-//! What server and connection say, in the workspace's terms: one table.
+//! Maps HTTP statuses and connection errors to the workspace's `Error`, in one table.
 
 use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
 
 use checkpoint_core::{Error, ErrorKind};
-use http_body_util::LengthLimitError;
-use hyper::{StatusCode, Uri};
+use reqwest::{StatusCode, Url};
 use serde_json::Value;
 
-/// The longest word for what is wrong that is shown.
+/// The longest error code that is shown.
 const LONGEST_CODE: usize = 48;
 
-/// What OpenAI calls an account that has no money left. It comes with the status of too many requests.
+/// OpenAI's error code for an account without credit. Its status is 429, as for too many requests.
 const NO_QUOTA: &str = "insufficient_quota";
 
-/// Whether sending a request again may help.
+/// Whether a retry may help, and when.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Retry {
     No,
     Soon,
-    /// The server says when.
+    /// After the time that the server says.
     After(Duration),
 }
 
-/// A request that brought nothing.
+/// A request that failed.
 #[derive(Debug)]
 pub(super) struct Refused {
     error: Error,
-    /// The server's word for why.
+    /// The server's error code.
     code: Option<String>,
     pub(super) retry: Retry,
 }
@@ -42,8 +41,61 @@ impl Refused {
         Self { error: error.retryable(true), code: None, retry: Retry::Soon }
     }
 
-    /// No answer came.
-    pub(super) fn unreachable(error: hyper_util::client::legacy::Error) -> Self {
+    /// The answer is longer than allowed.
+    pub(super) fn too_long() -> Self {
+        Self::finally(Error::codec("the server's answer is longer than vectors can be"))
+    }
+
+    /// The status of the answer is an error.
+    pub(super) fn status(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
+        let code = code(body);
+        let (kind, message, again) = describe(status, code.as_deref());
+        let error = Error::new(kind, message).with("status", status.as_u16());
+        if !again {
+            return Self { code, ..Self::finally(error) };
+        }
+        let (error, retry) = match retry_after {
+            Some(wait) => (error.with("retry_after_s", wait.as_secs_f64()), Retry::After(wait)),
+            None => (error, Retry::Soon),
+        };
+        Self { code, retry, ..Self::for_now(error) }
+    }
+
+    /// Adds the server's URL.
+    pub(super) fn with_url(mut self, url: &Url) -> Self {
+        self.error = self.error.with("url", url);
+        self
+    }
+
+    /// Adds the timeout, if that has passed.
+    pub(super) fn with_timeout(mut self, timeout: Duration) -> Self {
+        if self.error.kind() == ErrorKind::Timeout {
+            self.error = self.error.with("timeout_ms", timeout.as_millis());
+        }
+        self
+    }
+
+    /// The error, with context that helps to correct the request.
+    pub(super) fn described(self, model: &str, texts: &[&str]) -> Error {
+        let mut error = self.error;
+        // A code that is also in one of the texts might have been copied from it.
+        if let Some(code) = self.code.filter(|code| !texts.iter().any(|text| text.contains(code.as_str()))) {
+            error = error.with("code", code);
+        }
+        let longest = texts.iter().map(|text| text.len()).max().unwrap_or_default();
+        error.with("model", model).with("texts", texts.len()).with("longest_text_bytes", longest)
+    }
+}
+
+impl From<reqwest::Error> for Refused {
+    fn from(error: reqwest::Error) -> Self {
+        // The URL is in the context already.
+        let error = error.without_url();
+        if error.is_timeout() {
+            let message =
+                "the server of the embeddings did not answer in time; raise timeout(), or lower batch_size()";
+            return Self::finally(Error::new(ErrorKind::Timeout, message).retryable(true).with_source(error));
+        }
         if is_tls(&error) {
             return Self::finally(
                 Error::invalid_config(
@@ -60,58 +112,9 @@ impl Refused {
         };
         Self::for_now(Error::new(ErrorKind::Unavailable, message).with_source(error))
     }
-
-    /// The answer ended before its end, or had none.
-    pub(super) fn broken(error: Box<dyn StdError + Send + Sync>) -> Self {
-        if error.is::<LengthLimitError>() {
-            return Self::finally(Error::codec("the server's answer is longer than vectors can be"));
-        }
-        let message = "the connection to the server of the embeddings broke";
-        Self::for_now(Error::new(ErrorKind::Unavailable, message).with_source(error))
-    }
-
-    /// The answer took too long.
-    pub(super) fn late(timeout: Duration) -> Self {
-        let message =
-            "the server of the embeddings did not answer in time; raise timeout(), or lower batch_size()";
-        let error = Error::new(ErrorKind::Timeout, message).with("timeout_ms", timeout.as_millis());
-        Self::finally(error.retryable(true))
-    }
-
-    /// The answer is a refusal.
-    pub(super) fn status(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
-        let code = code(body);
-        let (kind, message, again) = describe(status, code.as_deref());
-        let error = Error::new(kind, message).with("status", status.as_u16());
-        if !again {
-            return Self { code, ..Self::finally(error) };
-        }
-        let (error, retry) = match retry_after {
-            Some(wait) => (error.with("retry_after_s", wait.as_secs_f64()), Retry::After(wait)),
-            None => (error, Retry::Soon),
-        };
-        Self { code, retry, ..Self::for_now(error) }
-    }
-
-    /// Says which server it was.
-    pub(super) fn naming(mut self, url: &Uri) -> Self {
-        self.error = self.error.with("url", url);
-        self
-    }
-
-    /// The error, with what may help to mend the request.
-    pub(super) fn described(self, model: &str, texts: &[&str]) -> Error {
-        let mut error = self.error;
-        // A word of the server's that is also in a text might be that text.
-        if let Some(code) = self.code.filter(|code| !texts.iter().any(|text| text.contains(code.as_str()))) {
-            error = error.with("code", code);
-        }
-        let longest = texts.iter().map(|text| text.len()).max().unwrap_or_default();
-        error.with("model", model).with("texts", texts.len()).with("longest_text_bytes", longest)
-    }
 }
 
-/// The table of what servers say: kind, what to do, and whether sending it again may help.
+/// The table of statuses: kind, what to do, and whether a retry may help.
 fn describe(status: StatusCode, code: Option<&str>) -> (ErrorKind, &'static str, bool) {
     use ErrorKind::{Backend, InvalidArgument, InvalidConfig, Unavailable};
     match status.as_u16() {
@@ -141,7 +144,7 @@ fn describe(status: StatusCode, code: Option<&str>) -> (ErrorKind, &'static str,
     }
 }
 
-/// The server's word for what is wrong. Its sentences are left alone: they may repeat texts and keys.
+/// The server's error code. Its messages are not used: they may repeat texts and keys.
 fn code(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let error = body.get("error").unwrap_or(&body);
@@ -151,7 +154,7 @@ fn code(body: &[u8]) -> Option<String> {
     ["code", "type"].iter().find_map(|name| error.get(name)?.as_str().filter(is_word)).map(str::to_owned)
 }
 
-/// Whether TLS could not be agreed on.
+/// Whether the TLS handshake failed.
 fn is_tls(error: &(dyn StdError + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,72 +1,68 @@
-//! One request and its answer, sent again where that may help.
+//! One request and its answer, with retries.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
-use checkpoint_core::{Error, Result};
-use http_body_util::{BodyExt, Collected, Full, Limited};
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
-use hyper::{Request, StatusCode, Uri};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use checkpoint_core::{Bytes, Error, Result};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::{Client, Response, StatusCode, Url, redirect, retry};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::error::{Refused, Retry};
 
-/// What it says of itself.
-const AGENT: HeaderValue =
-    HeaderValue::from_static(concat!("checkpoint-embeddings/", env!("CARGO_PKG_VERSION")));
+const USER_AGENT: &str = concat!("checkpoint-embeddings/", env!("CARGO_PKG_VERSION"));
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// OpenAI's own header, finer than `Retry-After`.
 const RETRY_AFTER_MS: &str = "retry-after-ms";
 
-/// How much of a refusal is read: it has a word in it that says why.
+/// How many bytes of an error response are read.
 const REFUSAL_BYTES: usize = 64 << 10;
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(8);
 
-/// The longest time that a server may ask to be left alone.
+/// The longest `Retry-After` that is waited for.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// How patient it is.
+/// Retries and timeout of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) max_retries: u32,
     pub(super) timeout: Duration,
 }
 
-/// A connection pool to one place.
+/// A client of one URL, with a connection pool.
 pub(super) struct Http {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    url: Uri,
-    authorization: Option<HeaderValue>,
+    client: Client,
+    url: Url,
     limits: Limits,
 }
 
 impl Http {
-    pub(super) fn new(url: Uri, authorization: Option<HeaderValue>, limits: Limits) -> Result<Self> {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls(url.scheme_str() == Some("https"))?)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(tcp);
-        let client = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
-        Ok(Self { client, url, authorization, limits })
+    pub(super) fn new(url: Url, authorization: Option<HeaderValue>, limits: Limits) -> Result<Self> {
+        let mut headers = HeaderMap::from_iter([(ACCEPT, JSON), (CONTENT_TYPE, JSON)]);
+        headers.extend(authorization.map(|authorization| (AUTHORIZATION, authorization)));
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls(url.scheme() == "https")?)
+            .user_agent(USER_AGENT)
+            .default_headers(headers)
+            .timeout(limits.timeout)
+            // Neither a proxy nor a redirect gets texts and key.
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            // `post` retries, and heeds what the server says of when.
+            .retry(retry::never())
+            .build()
+            .map_err(|error| Error::invalid_config("the HTTP client cannot be made").with_source(error))?;
+        Ok(Self { client, url, limits })
     }
 
-    pub(super) fn url(&self) -> &Uri {
+    pub(super) fn url(&self) -> &Url {
         &self.url
     }
 
-    /// Sends JSON, and returns the answer, which has so many bytes at most.
+    /// Sends JSON and returns the answer, which has at most `longest` bytes.
     pub(super) async fn post(&self, body: Bytes, longest: usize) -> Result<Bytes, Refused> {
         let mut tries = 0;
         loop {
@@ -88,43 +84,44 @@ impl Http {
     }
 
     async fn send(&self, body: Bytes, longest: usize) -> Result<Bytes, Refused> {
-        let mut request = Request::post(&self.url)
-            .header(ACCEPT, JSON)
-            .header(CONTENT_TYPE, JSON)
-            .header(USER_AGENT, AGENT);
-        if let Some(authorization) = &self.authorization {
-            request = request.header(AUTHORIZATION, authorization);
-        }
-        let request = request.body(Full::new(body)).map_err(|error| {
-            Refused::finally(Error::invalid_config("the request cannot be made").with_source(error))
-        })?;
         let exchange = async {
-            let answer = self.client.request(request).await.map_err(Refused::unreachable)?;
-            let (head, body) = answer.into_parts();
-            let longest = if head.status == StatusCode::OK { longest } else { REFUSAL_BYTES };
-            let body = Limited::new(body, longest).collect().await.map(Collected::to_bytes);
-            match (head.status, body) {
-                (StatusCode::OK, body) => body.map_err(Refused::broken),
-                (status, body) => {
-                    let retry_after = retry_after(&head.headers, SystemTime::now());
-                    Err(Refused::status(status, &body.unwrap_or_default(), retry_after))
-                }
+            let mut response = self.client.post(self.url.clone()).body(body).send().await?;
+            let status = response.status();
+            if status == StatusCode::OK {
+                return read(&mut response, longest).await?.ok_or_else(Refused::too_long);
             }
+            let retry_after = retry_after(response.headers(), SystemTime::now());
+            // The status alone says enough where the body breaks off or is too long.
+            let body = match read(&mut response, REFUSAL_BYTES).await {
+                Err(error) if error.is_timeout() => return Err(error.into()),
+                body => body.ok().flatten().unwrap_or_default(),
+            };
+            Err(Refused::status(status, &body, retry_after))
         };
-        match tokio::time::timeout(self.limits.timeout, exchange).await {
-            Ok(result) => result,
-            Err(_) => Err(Refused::late(self.limits.timeout)),
-        }
-        .map_err(|refused| refused.naming(&self.url))
+        exchange
+            .await
+            .map_err(|refused: Refused| refused.with_url(&self.url).with_timeout(self.limits.timeout))
     }
 }
 
-/// What encrypts connections. The system's certificates are read where they are needed.
+/// The body of a response, or `None` if it is longer than allowed.
+async fn read(response: &mut Response, longest: usize) -> Result<Option<Bytes>, reqwest::Error> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if chunk.len() > longest - body.len() {
+            return Ok(None);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Some(body.into()))
+}
+
+/// The TLS configuration. The system's certificates are read only if they are needed.
 fn tls(needed: bool) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     if needed {
         let found = rustls_native_certs::load_native_certs();
-        // One that cannot be read among hundreds is the system's business.
+        // Certificates that cannot be parsed are ignored, as long as there are others.
         let (taken, _) = roots.add_parsable_certificates(found.certs);
         if taken == 0 {
             let error = Error::invalid_config(
@@ -136,7 +133,7 @@ fn tls(needed: bool) -> Result<ClientConfig> {
             });
         }
     }
-    // Named here, so that nothing depends on what the application chose for its whole process.
+    // Explicit, so that it does not depend on the process-wide default provider of the application.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -146,7 +143,7 @@ fn tls(needed: bool) -> Result<ClientConfig> {
     Ok(config)
 }
 
-/// How long the server wants to be left alone.
+/// How long to wait before the next try, as the server says it.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: &str| headers.get(name)?.to_str().ok();
     if let Some(ms) = text(RETRY_AFTER_MS).and_then(|ms| ms.parse::<f64>().ok()) {
@@ -160,7 +157,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     Some(date.duration_since(now).unwrap_or_default())
 }
 
-/// Twice as long each time, and by chance up to half of it less, so that many do not come back at once.
+/// Exponential backoff with jitter.
 fn wait_before(tries: u32) -> Duration {
     let wait = FIRST_WAIT.saturating_mul(1_u32.checked_shl(tries).unwrap_or(u32::MAX)).min(LONGEST_WAIT);
     let chance = f64::from(getrandom::u32().unwrap_or_default()) / f64::from(u32::MAX);

@@ -17,13 +17,13 @@ use tokio::sync::Semaphore;
 pub use builder::OpenAiEmbeddingsBuilder;
 use http::Http;
 
-/// What it is called in errors.
+/// The backend's name in errors.
 const BACKEND: &str = "openai";
 
-/// How many bytes of text go into one request: OpenAI takes 300,000 tokens at most, and each has a byte at least.
+/// The most bytes of text in one request: OpenAI accepts at most 300,000 tokens, and a token has at least one byte.
 const REQUEST_BYTES: usize = 300_000;
 
-/// What takes the place of an empty text.
+/// The replacement for an empty text, which OpenAI refuses.
 const EMPTY: &str = " ";
 
 /// How the numbers of the vectors are sent back.
@@ -84,7 +84,7 @@ impl OpenAiEmbeddings {
 
 impl Inner {
     async fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
-        // It is kept while a request waits for its next try: a server that is overrun is to get fewer requests.
+        // Held during the backoff too: an overloaded server should get fewer requests.
         let _permit = self.permits.acquire().await.map_err(|error| {
             Error::new(ErrorKind::Unavailable, "the embeddings were closed").with_source(error)
         })?;
@@ -103,7 +103,7 @@ impl Inner {
     }
 }
 
-/// Cuts texts into requests.
+/// Divides texts into requests.
 fn requests<'a, 'b>(texts: &'a [&'b str], batch_size: usize) -> Vec<&'a [&'b str]> {
     let mut requests = Vec::new();
     let (mut from, mut bytes) = (0, 0_usize);
@@ -132,7 +132,7 @@ impl fmt::Debug for OpenAiEmbeddings {
         let inner = &*self.0;
         f.debug_struct("OpenAiEmbeddings")
             .field("model", &inner.model)
-            .field("url", &inner.http.url())
+            .field("url", &inner.http.url().as_str())
             .field("dimensions", &inner.dimensions)
             .field("encoding_format", &inner.encoding_format)
             .field("batch_size", &inner.batch_size)

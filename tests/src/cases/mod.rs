@@ -17,6 +17,7 @@ mod invalid;
 mod list;
 mod listing;
 mod metadata;
+#[cfg(feature = "model")]
 mod model;
 mod opaque;
 mod prune;
@@ -65,6 +66,7 @@ pub fn saver_cases() -> Vec<Case> {
         invalid::cases,
         encryption::cases,
         opaque::cases,
+        #[cfg(feature = "model")]
         model::cases,
     ];
     let core: Vec<_> = core.into_iter().flat_map(|group| group()).collect();

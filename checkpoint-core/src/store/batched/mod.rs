@@ -1,40 +1,41 @@
 //! A store that joins the calls of concurrent tasks.
 
-mod engine;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use async_trait::async_trait;
-use futures_util::future::FutureExt;
+use futures_channel::oneshot;
+use futures_util::future::{BoxFuture, Either, FutureExt, Shared, WeakShared, select};
 
-use self::engine::{Call, Engine, Slot, lock, pause};
 use super::{BaseStore, GetOp, ItemIndex, Op, OpResult, StoreCapabilities};
 use crate::{Error, ErrorKind, Result, ResultExt};
 
-/// Joins the calls of concurrent tasks into batches of the store within. Clones join with each other.
+/// Joins the calls of concurrent tasks into batches of the inner store. Clones join with each other.
 ///
-/// A batch of one operation, such as every call of [`StoreExt`](super::StoreExt) is, waits for the joint batch that is
-/// under way, if one is, and then runs together with all that came in the meantime. So a hundred tasks that each read
-/// an item cost a database two batches, not a hundred, while a task that is alone with its call waits for nobody. A
-/// batch of several operations is passed on as it is.
+/// A batch of one operation, such as every call of [`StoreExt`](super::StoreExt), waits for the joint batch that is
+/// running, if there is one, and then runs together with all that came in the meantime. So a hundred tasks that each read
+/// an item cost a database two batches, not a hundred, while a single task never waits. A batch of several operations is
+/// passed on unchanged.
 ///
 /// * Identical reads are run once, and each caller gets the result.
 /// * Reads see the store as it was before the puts of their joint batch; of several puts to one key the last one
 ///   counts. To see what it has put, a task awaits the put before it reads, as with any store.
-/// * A joint batch has at most 256 operations, and about 4 MiB of values to put. What is more waits for the next.
-/// * What has to be embedded (queries, and puts in a store with an index) is joined apart from what has not, so that no
+/// * A joint batch has at most 256 operations, and about 4 MiB of values to put. Further calls wait for the next.
+/// * Operations that are embedded (queries, and puts in a store with an index) are joined apart from the others, so that no
 ///   read by key waits for a model, or fails with it.
 /// * Every operation is checked before it joins. If a joint batch fails nevertheless, it is run again in halves, so that
 ///   only the calls whose own operations are at fault fail. An error that does not come from single operations goes to
 ///   all of the batch's callers: `InvalidConfig`, `Schema`, `Unavailable`, `Timeout` and `Conflict`.
 ///
-/// It needs no runtime and starts no task: the callers drive the joint batch, any one of them in the place of the
-/// others. One that is dropped takes only its own operation along, if that has not begun.
+/// It needs no runtime and starts no task: every caller drives the joint batch, so that none depends on another one being
+/// polled. A caller that is dropped cancels only its own operation, if that has not begun.
 ///
 /// ```
 /// use checkpoint_core::InMemoryStore;
@@ -55,46 +56,57 @@ use crate::{Error, ErrorKind, Result, ResultExt};
 /// ```
 pub struct BatchedStore<S> {
     store: Arc<S>,
-    /// What the embeddings have no part in.
+    /// Operations without embeddings.
     plain: Arc<Lane<S>>,
     embedded: Arc<Lane<S>>,
 }
 
-/// Calls that wait, and what runs them batch after batch.
+/// A queue of calls, and the future that runs them batch after batch.
 struct Lane<S> {
     store: Arc<S>,
     state: Mutex<State>,
+    /// Held while a caller polls the runner.
+    ///
+    /// [`Shared`] alone is not enough: a caller that finds another one polling returns `Pending` at once. If the runner is
+    /// woken in that moment, only the caller that was polling can poll again, and it may be dropped or never be polled.
+    turn: Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
     queue: VecDeque<Entry>,
-    /// It ends when the queue is empty. The calls keep it: when the last of them is gone, so is it.
-    engine: Weak<Engine>,
+    /// Completes when the queue is empty. The calls own it: it is dropped with the last of them.
+    runner: Option<WeakShared<Runner>>,
 }
+
+type Runner = BoxFuture<'static, ()>;
+
+/// Where a caller gets its result. It is cancelled when the caller is dropped.
+type Caller = oneshot::Sender<Result<OpResult>>;
 
 struct Entry {
     op: Op,
-    caller: Weak<Slot>,
+    caller: Caller,
 }
 
-/// An operation, and all who want its result.
+/// An operation, and all callers that want its result.
 struct Joint {
     op: Op,
-    callers: Vec<Weak<Slot>>,
+    callers: Vec<Caller>,
 }
 
-/// How many operations a joint batch has at most.
+/// The most operations of a joint batch.
 const MOST_OPS: usize = 256;
 
-/// When the values of a joint batch have so many bytes, no more are added.
+/// A joint batch whose values have this many bytes is full.
 const MOST_BYTES: usize = 4 << 20;
 
 impl<S: BaseStore> BatchedStore<S> {
     /// Joins the calls on this store.
     pub fn new(store: S) -> Self {
         let store = Arc::new(store);
-        let lane = || Arc::new(Lane { store: Arc::clone(&store), state: Mutex::default() });
+        let lane =
+            || Arc::new(Lane { store: Arc::clone(&store), state: Mutex::default(), turn: Mutex::default() });
         Self { plain: lane(), embedded: lane(), store }
     }
 
@@ -115,54 +127,97 @@ impl<S: BaseStore> BatchedStore<S> {
 }
 
 impl<S: BaseStore> Lane<S> {
-    fn call(self: &Arc<Self>, op: Op) -> Call {
-        let slot = Arc::<Slot>::default();
-        let mut state = lock(&self.state);
-        state.queue.push_back(Entry { op, caller: Arc::downgrade(&slot) });
-        // An engine that is still there has not seen an empty queue, and will not before it has run this call.
-        let engine = state.engine.upgrade().unwrap_or_else(|| {
-            let engine = Arc::new(Engine::new(Arc::clone(self).run().boxed()));
-            state.engine = Arc::downgrade(&engine);
-            engine
-        });
-        engine.add(Arc::downgrade(&slot));
-        Call::new(slot, engine)
-    }
-
-    async fn run(self: Arc<Self>) {
-        let _leavings = Leavings(&self.state);
-        while let Some(batch) = self.next() {
-            run(&*self.store, batch).await;
+    async fn call(self: &Arc<Self>, op: Op) -> Result<OpResult> {
+        let (caller, result) = oneshot::channel();
+        let mut runner = self.enqueue(Entry { op, caller });
+        let driven = async {
+            // Calls that are made at the same time, by other tasks or by this one, find the batch still open.
             pause().await;
-        }
+            poll_fn(|task| {
+                let _turn = lock(&self.turn);
+                runner.poll_unpin(task)
+            })
+            .await;
+        };
+        let driven = std::pin::pin!(driven);
+        let result = match select(result, driven).await {
+            Either::Left((result, _)) => result.ok(),
+            Either::Right(((), mut result)) => result.try_recv().ok().flatten(),
+        };
+        result
+            .unwrap_or_else(|| Err(Error::new(ErrorKind::Backend, "the joint batch ended without a result")))
     }
 
-    /// Takes the next batch out of the queue. The engine ends if there is none.
+    fn enqueue(self: &Arc<Self>, entry: Entry) -> Shared<Runner> {
+        let mut state = lock(&self.state);
+        state.queue.push_back(entry);
+        // A runner that is still there has not seen an empty queue, and will not before it has run this call.
+        if let Some(runner) = state.runner.as_ref().and_then(WeakShared::upgrade) {
+            return runner;
+        }
+        let runner = self.runner();
+        state.runner = runner.downgrade();
+        runner
+    }
+
+    fn runner(self: &Arc<Self>) -> Shared<Runner> {
+        // Made here, so that it is dropped with a runner that was never polled, too.
+        let lane = Purge(Arc::clone(self));
+        let run = async move {
+            while let Some(batch) = lane.0.next() {
+                run(&*lane.0.store, batch).await;
+                // Callers that were answered can make their next calls.
+                pause().await;
+            }
+        };
+        run.boxed().shared()
+    }
+
+    /// Takes the next batch out of the queue. The runner ends if there is none.
     fn next(&self) -> Option<Vec<Joint>> {
         let mut batch = Batch::default();
         let mut state = lock(&self.state);
         while batch.has_room()
             && let Some(Entry { op, caller }) = state.queue.pop_front()
         {
-            if caller.strong_count() > 0 {
+            if !caller.is_canceled() {
                 batch.add(op, caller);
             }
         }
         if batch.reads.is_empty() && batch.puts.is_empty() {
-            state.engine = Weak::new();
+            state.runner = None;
             return None;
         }
         Some(batch.into_ops())
     }
 }
 
-/// Takes the calls out of the queue that were dropped, when the engine is dropped with the last of them.
-struct Leavings<'a>(&'a Mutex<State>);
+/// Removes the calls of dropped callers from the queue, when the runner is dropped with the last caller.
+struct Purge<S>(Arc<Lane<S>>);
 
-impl Drop for Leavings<'_> {
+impl<S> Drop for Purge<S> {
     fn drop(&mut self) {
-        lock(self.0).queue.retain(|entry| entry.caller.strong_count() > 0);
+        lock(&self.0.state).queue.retain(|entry| !entry.caller.is_canceled());
     }
+}
+
+// Nothing panics while it holds one of these locks, but for the polls under `turn`, which protects no data.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns to the executor once.
+async fn pause() {
+    let mut has_paused = false;
+    poll_fn(|task| {
+        if has_paused {
+            return Poll::Ready(());
+        }
+        has_paused = true;
+        task.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 #[derive(Default)]
@@ -178,17 +233,17 @@ impl Batch {
         self.reads.len() + self.puts.len() < MOST_OPS && self.bytes < MOST_BYTES
     }
 
-    fn add(&mut self, op: Op, caller: Weak<Slot>) {
+    fn add(&mut self, op: Op, caller: Caller) {
         let next = self.reads.len();
         let earlier = match &op {
             Op::Put(put) => {
                 self.bytes += put.value.as_ref().map_or(0, |value| value.as_str().len());
-                // Not joined by key: the store within lets the last one count, and each may fail for itself.
+                // Not joined by key: in the inner store the last one counts, and each may fail on its own.
                 self.puts.push(Joint { op, callers: vec![caller] });
                 return;
             }
             Op::Get(get) => *self.gets.entry(get.clone()).or_insert(next),
-            // These are rare, and differ early.
+            // These are rare, and comparing them is cheap.
             Op::Search(search) => self.position(|op| matches!(op, Op::Search(earlier) if earlier == search)),
             Op::ListNamespaces(list) => {
                 self.position(|op| matches!(op, Op::ListNamespaces(earlier) if earlier == list))
@@ -204,7 +259,7 @@ impl Batch {
         self.reads.iter().position(|joint| is_same(&joint.op)).unwrap_or(self.reads.len())
     }
 
-    /// The reads before the puts, so that they see nothing of these if the batch has to be divided.
+    /// The reads before the puts, so that they do not see them if the batch is divided.
     fn into_ops(mut self) -> Vec<Joint> {
         self.reads.append(&mut self.puts);
         self.reads
@@ -227,14 +282,14 @@ async fn run<S: BaseStore>(store: &S, batch: Vec<Joint>) {
                 parts.push(later);
                 parts.push(part);
             }
-            Err(error) => fail(&part, error),
+            Err(error) => fail(part, error),
         }
     }
 }
 
 async fn attempt<S: BaseStore>(store: &S, ops: Vec<Op>) -> Result<Vec<OpResult>> {
     let count = ops.len();
-    // A panic must not leave the callers waiting that did not drive the batch.
+    // A panic becomes an error, so that all callers get it, not just the one that polls.
     let results = AssertUnwindSafe(async { store.batch(ops).await }).catch_unwind().await;
     let wrong = match results {
         Ok(Ok(results)) if results.len() == count => return Ok(results),
@@ -245,29 +300,29 @@ async fn attempt<S: BaseStore>(store: &S, ops: Vec<Op>) -> Result<Vec<OpResult>>
     Err(Error::new(ErrorKind::Backend, wrong).at(store.backend(), "batch"))
 }
 
-/// Whether one operation may be to blame for the failure of a batch. What is wrong with the database, or with the
-/// embeddings, is wrong for all: those that are not embedded are in batches of their own.
+/// Whether a single operation may be the cause of an error. Errors of the database or the embeddings concern all.
 fn is_of_one(error: &Error) -> bool {
     use ErrorKind::{Conflict, InvalidConfig, Schema, Timeout, Unavailable};
     !error.is_retryable() && ![InvalidConfig, Schema, Unavailable, Timeout, Conflict].contains(&error.kind())
 }
 
-fn fail(part: &[Joint], error: Error) {
-    let callers: Vec<_> = part.iter().flat_map(|joint| &joint.callers).filter_map(Weak::upgrade).collect();
-    if let [only] = &*callers {
-        only.fill(Err(error));
+fn fail(part: Vec<Joint>, error: Error) {
+    let mut callers: Vec<_> = part.into_iter().flat_map(|joint| joint.callers).collect();
+    // Sending fails if the caller was dropped meanwhile, which needs no answer.
+    if callers.len() == 1 {
+        let _ = callers.remove(0).send(Err(error));
         return;
     }
     let error = Arc::new(error);
     for caller in callers {
-        caller.fill(Err(Error::share(&error)));
+        let _ = caller.send(Err(Error::share(&error)));
     }
 }
 
 impl Joint {
     fn succeed(self, result: &OpResult) {
-        for caller in self.callers.iter().filter_map(Weak::upgrade) {
-            caller.fill(Ok(result.clone()));
+        for caller in self.callers.into_iter().filter(|caller| !caller.is_canceled()) {
+            let _ = caller.send(Ok(result.clone()));
         }
     }
 }
@@ -303,11 +358,11 @@ impl<S: BaseStore> BaseStore for BatchedStore<S> {
         self.store.setup().await
     }
 
-    /// Runs a batch as [`BaseStore::batch`] says, joined with those of others if it is of one operation.
+    /// Runs a batch as [`BaseStore::batch`] does, joined with those of others if it has one operation.
     ///
     /// # Cancellation
-    /// A dropped batch has stored all of its puts or none, or stores them yet: what has begun together with the
-    /// operations of others goes on with these.
+    /// A dropped batch has stored all of its puts or none, or they are stored later: a joint batch that has begun
+    /// continues for its other callers.
     async fn batch(&self, mut ops: Vec<Op>) -> Result<Vec<OpResult>> {
         match (ops.pop(), ops.is_empty()) {
             (Some(op), true) => {

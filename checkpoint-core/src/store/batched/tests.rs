@@ -1,5 +1,8 @@
 use std::future::IntoFuture;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
 use serde_json::json;
@@ -233,6 +236,116 @@ async fn a_batch_that_all_have_left_is_dropped_and_the_next_call_runs() {
     probe.gate.add_permits(1);
     assert!(get(&store, "c").await.is_none());
     assert_eq!(probe.seen()[3..], [["c"]]);
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_before_anyone_drives_leaves_nothing() {
+    let probe = Probe::new();
+    let store = probe.batched();
+    let mut dropped = read(&store, "a");
+    assert!((&mut dropped).now_or_never().is_none());
+    assert_eq!(lock(&store.plain.state).queue.len(), 1);
+    drop(dropped);
+    assert!(lock(&store.plain.state).queue.is_empty());
+    assert!(get(&store, "b").await.is_none());
+    assert_eq!(probe.seen(), [["b"]]);
+}
+
+/// A store whose batch is woken while a caller polls it, and then waits for another caller to poll.
+#[derive(Debug, Clone, Default)]
+struct Woken {
+    store: InMemoryStore,
+    /// At first no poll makes progress.
+    stage: Arc<AtomicUsize>,
+}
+
+impl Woken {
+    /// The next poll is woken.
+    const OPEN: usize = 1;
+    /// A poll was woken and has not returned.
+    const WOKEN: usize = 2;
+    /// Another caller polls, and the batch goes on.
+    const POLLED: usize = 3;
+
+    fn stage(&self) -> usize {
+        self.stage.load(Ordering::SeqCst)
+    }
+
+    fn enter(&self, stage: usize) {
+        self.stage.store(stage, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl BaseStore for Woken {
+    fn backend(&self) -> &'static str {
+        "woken"
+    }
+    fn capabilities(&self) -> StoreCapabilities {
+        self.store.capabilities()
+    }
+    async fn setup(&self) -> Result<()> {
+        Ok(())
+    }
+    async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
+        poll_fn(|task| match self.stage() {
+            Self::POLLED => Poll::Ready(()),
+            Self::OPEN => {
+                self.enter(Self::WOKEN);
+                task.waker().wake_by_ref();
+                while self.stage() == Self::WOKEN {
+                    std::thread::yield_now();
+                }
+                // Time for the other poll to end where it does not wait for this one.
+                std::thread::sleep(Duration::from_millis(20));
+                Poll::Pending
+            }
+            _ => Poll::Pending,
+        })
+        .await;
+        self.store.batch(ops).await
+    }
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn sweep_ttl(&self) -> Result<u64> {
+        Ok(0)
+    }
+}
+
+struct Signal(mpsc::Sender<()>);
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
+    }
+}
+
+#[test]
+fn a_wake_up_while_another_caller_polls_is_not_lost() {
+    let woken = Woken::default();
+    let store = BatchedStore::new(woken.clone());
+    let (signal, woke) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Signal(signal)));
+    let mut task = Context::from_waker(&waker);
+    let (mut leaving, mut other) = (store.get(["n"], "a").into_future(), store.get(["n"], "b").into_future());
+    for _ in 0..2 {
+        assert!((&mut leaving).now_or_never().is_none());
+        assert!(other.as_mut().poll(&mut task).is_pending());
+    }
+    while woke.try_recv().is_ok() {}
+    woken.enter(Woken::OPEN);
+    std::thread::scope(|threads| {
+        let leaving = threads.spawn(|| (&mut leaving).now_or_never().is_none());
+        woke.recv().unwrap();
+        woken.enter(Woken::POLLED);
+        while other.as_mut().poll(&mut task).is_pending() {
+            // No caller is left that could be woken in its place.
+            assert!(woke.recv_timeout(Duration::from_secs(20)).is_ok(), "the wake-up was lost");
+        }
+        assert!(leaving.join().unwrap());
+    });
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ mod index;
 mod items;
 mod keys;
 mod list;
+#[cfg(feature = "model")]
 mod model;
 mod namespaces;
 mod operators;
@@ -46,6 +47,7 @@ pub fn store_cases() -> Vec<Case<Stores>> {
         setup::cases,
         round_trips::cases,
         batched::cases,
+        #[cfg(feature = "model")]
         model::cases,
     ];
     groups.into_iter().flat_map(|group| group()).collect()
