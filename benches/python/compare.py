@@ -18,7 +18,7 @@ from workload import Blocking, cell, disk_sync, drive_chat, last_line
 
 CONC_LEVELS = (1, 8, 32)
 
-# What is compared: the operation in Python, and in Rust.
+# The compared operations: in Python, and in Rust.
 ROWS = (
     ("put", "put"),
     ("put_writes", "put_writes"),
@@ -42,7 +42,7 @@ def drive(path, sync, chats):
 
     with SqliteSaver.from_conn_string(path) as saver:
         saver.setup()
-        # As an application sets it; FULL is what SQLite comes with.
+        # As applications set it; FULL is SQLite's default.
         saver.conn.execute("PRAGMA synchronous=" + {"on": "FULL", "off": "NORMAL"}[sync])
         ops = asyncio.run(drive_chat(Blocking(saver), chats))
     return {"impl": "python-sqlite", "group": "chat", "sync": sync, "ops": ops}
@@ -60,7 +60,7 @@ def run_rust(arguments, *more):
 
 
 def one_round(arguments, data):
-    """Everything once, by name."""
+    """Runs everything once, by name."""
     runs = {
         "python": lambda: run_python(arguments, data),
         "rust": lambda: run_rust(arguments, "--group", "chat"),
@@ -96,10 +96,10 @@ def report(arguments, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workload", help="the Rust driver")
-    parser.add_argument("--directory", default=".", help="where the files are made")
+    parser.add_argument("--directory", default=".", help="the folder of the files")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sync", choices=("on", "off"), default="on", help="synchronous FULL, or NORMAL")
-    parser.add_argument("--seconds", type=float, default=3, help="how long the tasks of one level run")
+    parser.add_argument("--seconds", type=float, default=3, help="the duration of each level")
     parser.add_argument("--drive", metavar="PATH", help="run Python's part on this file; the chats come on stdin")
     arguments = parser.parse_args()
     if arguments.drive:

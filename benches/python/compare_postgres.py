@@ -41,13 +41,13 @@ from workload import (
 )
 
 LEVELS = {"conc": (1, 8, 32, 64), "scale": (100, 1000, 5000), "chat": (None,), "big": (None,), "store": (None,)}
-# What is measured unless groups are named: the saver.
+# The groups by default: those of the saver.
 SAVER_GROUPS = ("conc", "scale", "chat", "big")
 RUST, FLOOR, PGBENCH = "rust-postgres", "rust-floor", "rust-pgbench"
 BLOCKING, POOL, LIBPQ = "pg-sync-conn", "pg-async-pool", "libpq"
 WHEEL_SYNC, WHEEL_ASYNC = "wheel-sync", "wheel-async"
 
-# Who runs a group.
+# The drivers of a group.
 DRIVERS = {
     "chat": (RUST, FLOOR, PGBENCH, BLOCKING, POOL, LIBPQ),
     "conc": (RUST, FLOOR, PGBENCH, POOL),
@@ -56,13 +56,13 @@ DRIVERS = {
     "store": (RUST, FLOOR, BLOCKING, POOL, LIBPQ),
 }
 
-# The same for the wheel; each of its drivers is next to that of Python's which it stands in for.
+# The same for the wheel; each of its drivers is next to Python's equivalent.
 WHEEL_DRIVERS = (WHEEL_SYNC, BLOCKING, WHEEL_ASYNC, POOL)
 
-# How often a measurement is made while the disk is slow.
+# How often a measurement is repeated while the disk is slow.
 ATTEMPTS = 4
 
-# What the saver and the store are held to: the group, their operation, the floor's, and how many times that it may take.
+# The limits of saver and store: the group, the operation, the baseline's operation, and the maximum ratio.
 GOALS = (
     ("chat", "put", PGBENCH, "put", 1.2),
     ("chat", "put_encoded", PGBENCH, "put", 1.2),
@@ -94,7 +94,7 @@ BLOB_LOOKUP = """cross join lateral (
         ) bl"""
 
 
-# What Python runs, in a process of its own.
+# Python's part, which runs in a separate process.
 
 
 def url(database, sync="on"):
@@ -130,13 +130,13 @@ def fresh_database(sync, group):
 
 
 class Libpq:
-    """Prepared statements by libpq alone; results are binary and left as they are."""
+    """Prepared statements by libpq alone; results are binary and not decoded."""
 
     def __init__(self, where):
         import psycopg
 
         self.connection = psycopg.connect(where, autocommit=True)
-        # Left to choose, the server may plan each execution anew.
+        # Otherwise the server may plan each execution again.
         self.connection.execute("SET plan_cache_mode = force_generic_plan")
         self.statements = {}
 
@@ -208,7 +208,7 @@ async def drive_pool(where, *more):
     from psycopg.rows import dict_row
     from psycopg_pool import AsyncConnectionPool
 
-    # As LangGraph's own documentation sets connections up.
+    # The connection settings of LangGraph's documentation.
     settings = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
     async with AsyncConnectionPool(where, min_size=4, max_size=20, kwargs=settings, open=False) as pool:
         await pool.wait()
@@ -241,7 +241,7 @@ async def drive_stores(driver, where, printed, analyze):
 
 
 def drive(arguments, chats):
-    """One measurement of Python's, as the Rust driver prints it."""
+    """One measurement of Python, in the Rust driver's format."""
     group, level = arguments.group, arguments.level
     with fresh_database(arguments.sync, group) as (name, where):
 
@@ -391,7 +391,7 @@ def report_group(results, group, level, what="p50_ms"):
 
 
 def report_wheel(results):
-    """The wheel next to Python's: how many times as long Python takes, and of steps a second how many times ours has."""
+    """The wheel against Python's: the ratio of latencies, and of steps per second."""
     rows = []
     for group in ("chat", "store"):
         operations = dict.fromkeys(name for line in results.of(WHEEL_SYNC, group) for name in line["ops"])
@@ -470,7 +470,7 @@ def main():
     parser.add_argument("--groups", nargs="+", choices=tuple(LEVELS), default=SAVER_GROUPS)
     parser.add_argument("--only", nargs="+", choices=sorted({*WHEEL_DRIVERS, *(name for all_ in DRIVERS.values() for name in all_)}))
     parser.add_argument("--wheel", action="store_true", help="measures the wheel's savers and stores next to Python's")
-    parser.add_argument("--seconds", type=float, default=5, help="how long the tasks of one level run")
+    parser.add_argument("--seconds", type=float, default=5, help="the duration of each level")
     parser.add_argument(
         "--disk-ms",
         type=float,

@@ -42,7 +42,7 @@ class Items:
 
 
 class BlockingStore:
-    """A synchronous store. Its coroutines never wait."""
+    """A synchronous store. Its coroutines never yield."""
 
     def __init__(self, store):
         self.store = store
@@ -147,7 +147,7 @@ def array(values):
 
 
 async def drive_floor(libpq, items, between):
-    """Group store by a connection that runs prepared statements and decodes nothing."""
+    """Group store on a connection that runs prepared statements and decodes nothing."""
     clock = Clock()
 
     async def measure(operation, sql, calls, rows):
@@ -160,7 +160,7 @@ async def drive_floor(libpq, items, between):
     between()
     await measure("get", GET, [(item.prefix, item.key) for item in items.gets], [1] * len(items.gets))
     for operation, searches in items.searches():
-        # Everything below the first label; a user's namespace has nothing below it.
+        # All descendants of the first label; a user's namespace has none.
         below = "." if operation == "search_all" else ""
         calls = [(prefix + below, f"{prefix}/", compact(kind)) for prefix, kind, _ in searches]
         await measure(operation, SEARCH, calls, [len(keys) for _, _, keys in searches])

@@ -35,7 +35,7 @@ WINDOW = 20
 
 
 class Clock:
-    """Collects latencies and processor time by operation."""
+    """Collects latencies and CPU time by operation."""
 
     def __init__(self):
         self.latencies, self.processor = {}, {}
@@ -69,7 +69,7 @@ class Clock:
 
 
 class Blocking:
-    """A synchronous saver. Its coroutines never wait."""
+    """A synchronous saver. Its coroutines never yield."""
 
     def __init__(self, saver):
         self.saver, self.get_next_version = saver, saver.get_next_version
@@ -208,7 +208,7 @@ async def drive_chat(saver, chats, between=lambda: None):
 
 
 async def start_windowed(savers, messages, steps):
-    """Threads that always hold the same number of messages, one for each saver, with this many steps."""
+    """Threads with a constant number of messages, one for each saver, with this many steps."""
     run = random.getrandbits(32)
     threads = [Chat(saver, run, number, messages, WINDOW) for number, saver in enumerate(savers)]
     for thread in threads:
@@ -266,7 +266,7 @@ async def drive_scale(saver, messages, length, between=lambda: None):
 
 
 async def drive_big(saver):
-    """Group big: 21 times 1 MiB that does not compress."""
+    """Group big: 21 times 1 MiB of incompressible bytes."""
     from langgraph.checkpoint.base.id import uuid6
 
     clock, version = Clock(), None
@@ -299,7 +299,7 @@ def expect(holds):
 
 
 def disk_sync(directory):
-    """The median of 64 times 8 KiB written and synced, in milliseconds: what one commit costs at least."""
+    """The median of 64 writes of 8 KiB with a sync, in milliseconds: the minimum cost of a commit."""
     times = []
     with tempfile.TemporaryFile(dir=directory) as file:
         for turn in range(64):

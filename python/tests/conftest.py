@@ -1,4 +1,4 @@
-"""What the tests share: the backends, the places where they keep their data, sync and async in one."""
+"""Fixtures of the tests: the backends, the location of their data, sync and async calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Kind:
     lasting: bool = True
 
 
-# A backend more is an entry more here, and a branch in `place` where its data needs a place of its own.
+# A new backend is an entry here, and a branch in `place` if its data needs a location.
 KINDS = [
     Kind("memory", langgraph_ckpt.InMemorySaver, lasting=False),
     Kind("sqlite", langgraph_ckpt.SqliteSaver),
@@ -45,7 +45,7 @@ KINDS = [
 
 
 def kinds(*names: str, lasting: bool = False) -> Any:
-    """The backends of a test, for those that do not run on all."""
+    """The backends of a test that does not run on all."""
     chosen = [kind for kind in KINDS if (not names or kind.name in names) and (kind.lasting or not lasting)]
     return pytest.mark.parametrize("kind", chosen, ids=lambda kind: kind.name)
 
@@ -57,7 +57,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def required(server: str) -> bool:
-    """Whether a test without this server has failed: the family or the server is in CHECKPOINT_TEST_REQUIRE."""
+    """Whether a missing server is a failure: it or its family is in CHECKPOINT_TEST_REQUIRE."""
     wanted = os.environ.get("CHECKPOINT_TEST_REQUIRE", "").lower().replace(" ", "").split(",")
     name = server.removeprefix("CHECKPOINT_TEST_").removesuffix("_URL").lower()
     return any(name == one or name.startswith(f"{one}_") for one in wanted if one)
@@ -74,7 +74,7 @@ def server_url(server: str) -> str:
 
 @pytest.fixture(scope="session")
 def postgres_database() -> Iterator[str]:
-    """The URL of a database of this run's own, with the extension `vector` if the server has it."""
+    """The URL of a new database for this run, with the extension `vector` if the server has it."""
     url = server_url(POSTGRES)
     name = sql.Identifier(f"wheel_{uuid.uuid4().hex[:12]}")
     with psycopg.connect(url, autocommit=True) as connection:
@@ -103,11 +103,11 @@ def make_url(url: str, dbname: str | None = None, schema: str | None = None) -> 
 
 @pytest.fixture
 def postgres_url(postgres_database: str) -> Iterator[str]:
-    """The URL of an empty schema of this test's own."""
+    """The URL of a new, empty schema for this test."""
     schema = f"t{uuid.uuid4().hex[:12]}"
     with psycopg.connect(postgres_database, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
-    # It goes with the database.
+    # It is dropped with the database.
     yield make_url(postgres_database, schema=schema)
 
 
@@ -118,20 +118,20 @@ def sqlite_path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def place(kind: Kind, request: pytest.FixtureRequest) -> str:
-    """Where this test's data is: what `from_conn_string` takes."""
+    """The location of this test's data: the argument of `from_conn_string`."""
     if kind.name == "memory":
         return ""
     return request.getfixturevalue({"sqlite": "sqlite_path", "postgres": "postgres_url"}[kind.name])
 
 
 def open_at(kind: Kind, place: str, **options: Any) -> Any:
-    """A saver at a place, not set up; without a place one in memory."""
+    """A saver at a location, not set up; in memory without one."""
     return kind.saver.from_conn_string(place, **options) if place else kind.saver(**options)
 
 
 @pytest.fixture
 def open_saver(kind: Kind, place: str) -> Iterator[Callable[..., Any]]:
-    """Opens savers on this test's data, ready for use; they are closed at its end."""
+    """Opens savers on this test's data, set up; they are closed at its end."""
     with contextlib.ExitStack() as stack:
 
         def open_ready(**options: Any) -> Any:
@@ -230,7 +230,7 @@ def flow(request: pytest.FixtureRequest) -> Iterator[Flow]:
 
 @pytest.fixture
 def config() -> dict[str, Any]:
-    """A thread of this test's own."""
+    """A new thread for this test."""
     return thread(uuid.uuid4().hex)
 
 
@@ -248,7 +248,7 @@ def put(
     checkpoint = empty_checkpoint()
     checkpoint["channel_values"] = values
     checkpoint["channel_versions"] = {channel: f"{1:032}.0" for channel in values}
-    # LangGraph gives the namespace with every checkpoint.
+    # LangGraph passes the namespace with every checkpoint.
     config = {"configurable": {"checkpoint_ns": "", **config["configurable"]}}
     about = {"source": "loop", "step": 0, "parents": {}, **metadata}
     return flow(saver).put(config, checkpoint, about, dict(checkpoint["channel_versions"]))

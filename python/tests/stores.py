@@ -1,4 +1,4 @@
-"""What the tests of stores share: the stores, and embeddings that need no model."""
+"""Fixtures of the tests of stores: the stores, and embeddings without a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STORES = ["memory", "postgres"]
 
 
 class Letters(Embeddings):
-    """Counts the pairs of letters of a text: what is spelt alike is near. It notes how it was called."""
+    """Counts the letter pairs of a text, so that similar spellings are near. It records its calls."""
 
     def __init__(self, dims: int = DIMS) -> None:
         self.dims = dims
@@ -74,13 +74,13 @@ def store_kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def store_place(store_kind: str, request: pytest.FixtureRequest) -> str | None:
-    """The URL of this test's data; none in memory."""
+    """The URL of this test's data; `None` in memory."""
     return None if store_kind == "memory" else request.getfixturevalue("postgres_url")
 
 
 @pytest.fixture
 def open_store(store_place: str | None) -> Iterator[Callable[..., Any]]:
-    """Opens stores of a kind, ready for use; they are closed at the test's end."""
+    """Opens stores of a kind, set up; they are closed at the test's end."""
     with contextlib.ExitStack() as stack:
 
         def open_ready(**options: Any) -> Any:

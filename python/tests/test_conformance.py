@@ -1,4 +1,4 @@
-"""LangGraph's own conformance suite: every capability that it knows, on every backend."""
+"""LangGraph's own conformance suite: all its capabilities, on every backend."""
 
 import contextlib
 from typing import Any
@@ -30,7 +30,7 @@ def test_langgraph_suite(kind: Kind, place: str, flow: Flow, capability: Capabil
 
 
 def test_every_method_is_ours(kind: Kind) -> None:
-    """Sync and async are one class, and nothing is left to the base class."""
+    """One class has the sync and async methods, and inherits none from the base class."""
     assert issubclass(kind.saver, BaseCheckpointSaver)
     names = ["get_tuple", "list", "put", "put_writes", "delete_thread", "delete_for_runs", "copy_thread", "prune"]
     for name in [*names, *(f"a{name}" for name in names)]:

@@ -32,14 +32,14 @@ def asking(saver: Any) -> Any:
 
 
 def stored(kind: Kind, place: str) -> bytes:
-    """All that stands in the tables, as bytes."""
+    """The content of all tables, as bytes."""
     rows: list[Any] = []
     tables = ["checkpoints", "checkpoint_blobs", "checkpoint_writes"]
     if kind.name == "sqlite":
         with sqlite3.connect(place) as connection:
             for table in ("checkpoints", "writes"):
                 rows += connection.execute(f"SELECT * FROM {table}").fetchall()
-        # And what lies in the file beside its tables.
+        # And the raw bytes of the file.
         rows.append((Path(place).read_bytes(),))
     else:
         with psycopg.connect(place) as connection:
@@ -152,7 +152,7 @@ def test_our_cipher(
 
 
 @kinds(lasting=True)
-def test_without_a_cipher_there_is_clear_text(
+def test_without_a_cipher_there_is_plaintext(
     kind: Kind, place: str, open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any]
 ) -> None:
     with open_saver() as saver:
@@ -162,7 +162,7 @@ def test_without_a_cipher_there_is_clear_text(
 
 @kinds(lasting=True)
 @pytest.mark.parametrize("cipher", CIPHERS.values(), ids=list(CIPHERS))
-def test_our_cipher_leaves_no_clear_text(
+def test_our_cipher_leaves_no_plaintext(
     kind: Kind,
     place: str,
     open_saver: Callable[..., Any],
@@ -174,9 +174,9 @@ def test_our_cipher_leaves_no_clear_text(
         run_halfway(flow, saver, config)
     text = stored(kind, place)
     assert SECRET.encode() not in text
-    # What is not sealed can be seen, so that this test can fail.
+    # Proves that this test can fail: unencrypted fields are found.
     assert config["configurable"]["thread_id"].encode() in text
-    # Whoever has not the key gets nothing, and an error that says so.
+    # Without the key, reads fail with a clear error.
     with open_saver() as saver, pytest.raises(NO_KEY, match="(?i)cipher|key|aes"):
         flow(saver).get_tuple(config)
     with open_saver(cipher=Cipher.aes_gcm("k1", OTHER)) as saver, pytest.raises(ValueError):
@@ -216,21 +216,21 @@ def test_keys_rotate(open_saver: Callable[..., Any], flow: Flow, config: dict[st
         assert flow(saver).get_tuple(config).checkpoint["channel_values"]["scalar"] == SECRET
 
 
-class OneOfOnesOwn:
-    """Encrypts as LangGraph's does, and is not known to."""
+class CustomEncryption:
+    """Encrypts like LangGraph's serializer, but has another type."""
 
     def __init__(self) -> None:
         self.dumps_typed, self.loads_typed = encrypted().dumps_typed, encrypted().loads_typed
 
 
 @kinds(lasting=True)
-def test_serializer_and_cipher_together_are_refused(
+def test_serializer_and_cipher_together_are_rejected(
     open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any]
 ) -> None:
     cipher = Cipher.aes_gcm("k1", KEY)
     with pytest.raises(ValueError, match="not both"):
         open_saver(serde=encrypted(), cipher=cipher)
-    saver = open_saver(serde=OneOfOnesOwn(), cipher=cipher)
+    saver = open_saver(serde=CustomEncryption(), cipher=cipher)
     with pytest.raises(ValueError):
         run_halfway(flow, saver, config)
     assert flow(saver).list(config) == []

@@ -1,4 +1,4 @@
-"""Bad input: the exception that a user of LangGraph expects, with a sentence that says what to do."""
+"""Invalid input: the exception that a user of LangGraph expects, with a message that says what to do."""
 
 import copy
 import socket
@@ -34,7 +34,7 @@ def test_before_setup(kind: Kind, place: str, flow: Flow) -> None:
 
 @kinds("memory", "sqlite")
 def test_no_setup_is_needed(kind: Kind, place: str, flow: Flow) -> None:
-    """As with Python's savers."""
+    """Like Python's savers."""
     with open_at(kind, place) as saver:
         assert flow(saver).get_tuple(thread("t")) is None
         put(flow, saver, thread("t"), {"value": [1]})
@@ -67,7 +67,7 @@ def test_a_closed_saver(saver: Any, flow: Flow) -> None:
     ):
         with pytest.raises(RuntimeError, match="closed"):
             call()
-    # Twice is as good as once, in either way.
+    # Closing is idempotent, sync and async.
     saver.close()
     flow_close(flow, saver)
 
@@ -110,7 +110,7 @@ def test_without_a_thread_id(saver: Any, flow: Flow, config: dict[str, Any]) -> 
 
 
 def test_a_graph_without_a_thread_id(saver: Any, flow: Flow) -> None:
-    """LangGraph asks for it before the saver does."""
+    """LangGraph checks it before the saver does."""
     builder = StateGraph(MessagesState)
     builder.add_node("node", lambda state: {"messages": []})
     builder.add_edge(START, "node")
@@ -142,7 +142,7 @@ def test_what_cannot_be_serialized(saver: Any, flow: Flow) -> None:
 
 
 class Failing:
-    """A serde that breaks."""
+    """A serde that fails."""
 
     def dumps_typed(self, value: Any) -> tuple[str, bytes]:
         raise ZeroDivisionError("in dumps_typed")
@@ -183,10 +183,10 @@ def test_the_url_of_another_backend(saver: Any, url: str, wanted: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_what_a_connection_string_leaves_out_comes_from_the_environment(
+def test_missing_connection_parameters_come_from_the_environment(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As psycopg has it, so that Python's own savers can be replaced."""
+    """As in psycopg, so that Python's own savers can be replaced."""
     parts = psycopg.conninfo.conninfo_to_dict(postgres_url)
     password = parts.pop("password")
     strings = [psycopg.conninfo.make_conninfo(**parts), "gssencmode=disable"]
@@ -203,7 +203,7 @@ def test_what_a_connection_string_leaves_out_comes_from_the_environment(
             monkeypatch.setenv(f"PG{variable}", str(value))
 
 
-def test_a_server_that_is_not_there(flow: Flow) -> None:
+def test_an_unreachable_server(flow: Flow) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -226,7 +226,7 @@ def test_a_wrong_password(flow: Flow) -> None:
         assert "hunter2" not in str(caught.value)
 
 
-def test_a_database_that_is_not_there(flow: Flow) -> None:
+def test_a_missing_database(flow: Flow) -> None:
     with PostgresSaver.from_conn_string(make_url(server_url(POSTGRES), dbname="no_such_database")) as saver:
         with pytest.raises((ConnectionError, ValueError, RuntimeError), match="no_such_database"):
             flow(saver).setup()
@@ -241,7 +241,7 @@ def test_a_file_that_is_no_database(tmp_path: Path, flow: Flow) -> None:
     assert path.read_text().startswith("Dear")
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path, flow: Flow) -> None:
+def test_a_missing_folder(tmp_path: Path, flow: Flow) -> None:
     with pytest.raises((RuntimeError, ValueError, ConnectionError), match="directory does not exist"):
         with SqliteSaver.from_conn_string(str(tmp_path / "no" / "such" / "folder.sqlite")) as saver:
             flow(saver).setup()
@@ -258,7 +258,7 @@ def test_a_database_of_another_kind(tmp_path: Path, flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("limit", [-1, "many"])
-def test_odd_limits(saver: Any, flow: Flow, limit: Any) -> None:
+def test_invalid_limits(saver: Any, flow: Flow, limit: Any) -> None:
     with pytest.raises((ValueError, TypeError, OverflowError)):
         flow(saver).list(thread("t"), limit=limit)
     assert flow(saver).list(thread("t"), limit=0) == []

@@ -231,7 +231,7 @@ def test_static_breakpoints(saver: Any, flow: Flow, config: dict[str, Any]) -> N
     assert graph.invoke(None, config)["bar"] == ["a", "b"]
 
 
-def test_what_has_finished_is_not_run_again(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
+def test_finished_nodes_are_not_run_again(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
     calls: Counter[str] = Counter()
     broken = {"yes": True}
 
@@ -308,7 +308,7 @@ def counting_subgraph(checkpointer: Any) -> Any:
 
 
 @pytest.mark.parametrize(("own", "counts"), [(True, ["0", "1", "2"]), (None, ["0", "0", "0"])])
-def test_subgraphs_with_and_without_a_memory_of_their_own(
+def test_subgraphs_with_and_without_their_own_memory(
     saver: Any, flow: Flow, config: dict[str, Any], own: Any, counts: list[str]
 ) -> None:
     builder = StateGraph(State)
@@ -411,7 +411,7 @@ def test_streaming_checkpoints(saver: Any, flow: Flow, config: dict[str, Any]) -
     assert len(stored) == 4
 
 
-def test_a_deleted_thread_begins_anew(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
+def test_a_deleted_thread_starts_from_scratch(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
     graph = flow(guide_graph(saver))
     graph.invoke({"foo": "", "bar": ["old"]}, config)
     flow(saver).delete_thread(config["configurable"]["thread_id"])

@@ -1,4 +1,4 @@
-"""One thread, two libraries: what Python's own savers began goes on with ours, and back."""
+"""One thread, two libraries: Python's own savers and ours take turns on it."""
 
 import contextlib
 import operator
@@ -152,7 +152,7 @@ def by_task(found: CheckpointTuple) -> CheckpointTuple:
 
 
 @pytest.mark.parametrize("begins", ["theirs", "ours"])
-def test_tuples_are_the_same_seen_from_both(
+def test_both_read_the_same_tuples(
     ours: Hand, theirs: Hand, config: dict[str, Any], begins: str
 ) -> None:
     hands = [theirs, ours] if begins == "theirs" else [ours, theirs]
@@ -213,7 +213,7 @@ def test_a_failed_step_is_resumed_by_the_other(
         assert flow(graph_on(saver, False)).get_state(config).values["log"] == ["good", "bad"]
 
 
-def test_what_one_deletes_is_gone_for_the_other(ours: Hand, theirs: Hand, config: dict[str, Any]) -> None:
+def test_deletions_are_visible_to_the_other(ours: Hand, theirs: Hand, config: dict[str, Any]) -> None:
     for writer, reader in [(ours, theirs), (theirs, ours)]:
         with writer() as (flow, saver):
             flow(build(saver)).invoke(said(1), config)

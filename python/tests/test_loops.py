@@ -1,4 +1,4 @@
-"""What an event loop costs: sockets while it lives, nothing after."""
+"""Resources of event loops: sockets while a loop lives, nothing after."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ FEW = 6
 
 
 class WatchesNothing(asyncio.SelectorEventLoop):
-    """Like the loop of Windows, which watches no sockets."""
+    """Like Windows' loop, which cannot watch sockets."""
 
     def add_reader(self, *_: Any) -> None:
         raise NotImplementedError
@@ -42,7 +42,7 @@ def open_files() -> int:
 
 @pytest.fixture
 def files(saver: Any) -> Iterator[Callable[[], int]]:
-    """How many more files are open than at the start."""
+    """The number of files opened since the start."""
     if not os.path.isdir("/proc/self/fd"):
         pytest.skip("open files are counted in /proc")
 
@@ -126,7 +126,7 @@ class Local:
 
 
 def leave_a_call_under_way(saver: Any, loop: Any) -> tuple[weakref.ref[Local], bool]:
-    """A task that nobody cancels, on a loop that nobody runs again: what it holds, and whether it was not too quick."""
+    """Leaves a task on a loop that never runs again: its local object, and whether it was still running."""
     refs: list[weakref.ref[Local]] = []
     tasks: list[Any] = []
 
@@ -167,7 +167,7 @@ def test_loops_that_end_with_a_call_under_way(
 @kinds(lasting=True)
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "not kept"])
 def test_a_task_that_only_its_call_holds(saver: Any, make: Callable[[], Any], kept: bool) -> None:
-    """The collector leaves it alone as long as its loop lives."""
+    """It is not garbage collected while its loop lives."""
     put(Flow(None), saver, thread("t"), {"value": [1]})
     for loop in (make(), WatchesNothing()):
         ended: list[Any] = []
@@ -216,7 +216,7 @@ def test_loops_that_watch_no_sockets(saver: Any, files: Callable[[], int]) -> No
 
 
 @kinds(lasting=True)
-def test_what_the_first_caller_has_in_its_context_is_not_kept(saver: Any, make: Callable[[], Any]) -> None:
+def test_the_first_callers_context_is_not_kept(saver: Any, make: Callable[[], Any]) -> None:
     loop = make()
     held: contextvars.ContextVar[Any] = contextvars.ContextVar("held")
 

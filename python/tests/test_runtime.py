@@ -156,7 +156,7 @@ def test_a_list_in_a_list(saver: Any, flow: Flow) -> None:
     assert len(seen) == 3
 
 
-def test_a_saver_that_nobody_closes(kind: Kind, place: str) -> None:
+def test_a_saver_that_is_never_closed(kind: Kind, place: str) -> None:
     saver = open_at(kind, place)
     saver.setup()
     assert saver.get_tuple(thread("t")) is None
@@ -191,15 +191,15 @@ def test_a_saver_is_dropped_while_a_cancelled_call_needs_its_serde(kind: Kind, p
 
 
 class Lock:
-    """Held by somebody else, so that whatever writes has to wait."""
+    """A lock held by another connection, so that writes wait."""
 
     def __init__(self, place: str) -> None:
         self.place = place
 
     def until_waited_for(self) -> None:
-        """Waits until somebody waits for it."""
+        """Waits until a call waits for it."""
         if not self.place.startswith("postgres"):
-            # Who waits for a file leaves no trace.
+            # Waiting for a file lock is not observable.
             time.sleep(0.3)
             return
         waiting = """
@@ -252,7 +252,7 @@ Held = Callable[[], contextlib.AbstractContextManager[Lock]]
 
 @kinds(lasting=True)
 def test_cancellation(saver: Any, loop: Any, lock: Held) -> None:
-    """A cancelled call ends while what it waited for still lasts. What it asked is done wholly or not at all."""
+    """A cancelled call ends while the lock is still held. Its write is applied completely or not at all."""
     before = put(Flow(loop), saver, thread("t"), {"value": ["before"]})
 
     async def main() -> None:
@@ -272,7 +272,7 @@ def test_cancellation(saver: Any, loop: Any, lock: Held) -> None:
 
 
 def test_cancellation_at_any_moment(saver: Any, loop: Any) -> None:
-    """Each checkpoint is there whole, or not at all, and the saver goes on."""
+    """Each checkpoint is complete or absent, and the saver still works."""
     graph = three_steps(saver)
 
     async def main() -> None:
@@ -294,7 +294,7 @@ def test_cancellation_at_any_moment(saver: Any, loop: Any) -> None:
 
 
 def test_close_waits_for_calls(kind: Kind, place: str, loop: Any) -> None:
-    """And a listing that is under way is over."""
+    """And a running list ends."""
 
     async def main() -> None:
         saver = open_at(kind, place)
@@ -341,7 +341,7 @@ def test_a_timeout(kind: Kind, saver: Any, loop: Any, lock: Held) -> None:
 
 @kinds(lasting=True)
 def test_the_gil_is_released(kind: Kind, saver: Any, lock: Held) -> None:
-    """Others run while a call waits."""
+    """Other threads run while a call waits."""
     ended = threading.Event()
 
     def call() -> None:
@@ -357,7 +357,7 @@ def test_the_gil_is_released(kind: Kind, saver: Any, lock: Held) -> None:
     assert ended.is_set()
 
 
-# What follows needs a process of its own.
+# The following tests need separate processes.
 
 PREAMBLE = """
 import asyncio, os, signal, sys, threading
@@ -382,7 +382,7 @@ def start(kind: Kind, place: str, script: str) -> subprocess.Popen[str]:
 
 
 def finished(process: subprocess.Popen[str], said: str = "") -> None:
-    """It ends well, and says nothing else."""
+    """It succeeds, and prints nothing else."""
     try:
         out, err = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
@@ -443,7 +443,7 @@ time.sleep(0.1)
 
 
 @pytest.mark.parametrize("turn", range(3))
-def test_what_is_registered_before_us_runs_after_us(kind: Kind, place: str, turn: int) -> None:
+def test_exit_handlers_registered_before_ours_run_after_it(kind: Kind, place: str, turn: int) -> None:
     """It may join a thread in the middle of a call, and close what is closed."""
     finished(start(kind, place, LATE), said="ended")
 
@@ -455,7 +455,7 @@ def test_the_end_of_the_process(kind: Kind, place: str, ending: str) -> None:
 
 
 @kinds(lasting=True)
-def test_what_was_written_before_the_end_is_there(kind: Kind, place: str) -> None:
+def test_writes_before_the_end_are_durable(kind: Kind, place: str) -> None:
     finished(start(kind, place, "put(Flow(None), saver, thread('t'), {'v': [1]})"))
     with open_at(kind, place) as saver:
         assert saver.get_tuple(thread("t")).checkpoint["channel_values"] == {"v": [1]}
@@ -526,13 +526,13 @@ if kind.lasting:
 @pytest.mark.parametrize("warm", [True, False])
 @pytest.mark.parametrize("leave", [True, False], ids=["_exit", "exit"])
 def test_a_fork(kind: Kind, place: str, warm: bool, leave: bool) -> None:
-    """The child gets a clear error from its parent's saver, may open its own, and does its parent no harm."""
+    """The child gets a clear error from its parent's saver, can open its own, and does not affect the parent."""
     finished(start(kind, place, FORK % {"warm": warm, "leave": leave}))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_forked_workers(kind: Kind, place: str) -> None:
-    """As a web server has them: forked before anything is used."""
+    """Like those of a web server: forked before anything is used."""
     script = """
     import multiprocessing
 
@@ -573,7 +573,7 @@ def test_ctrl_c_in_a_sync_call(kind: Kind, place: str, saver: Any, lock: Held) -
         assert process.stdout.readline() == "calls\n"
         held.until_waited_for()
         process.send_signal(signal.SIGINT)
-        # The lock is held still: the answer comes from the signal.
+        # The lock is still held, so the signal ended the call.
         assert process.stdout.readline() == "interrupted\n"
     finished_with_a_line(process)
 

@@ -1,4 +1,4 @@
-"""A store in LangGraph: given to nodes, tasks and tools, which find by meaning what other threads have stored."""
+"""A store in LangGraph: nodes, tasks and tools search semantically for items that other threads have stored."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def texts(found: Any) -> list[str]:
 
 
 def agent(store: Any, flow: Flow) -> Any:
-    """Remembers what a user says, and answers with what it knows that is near to it."""
+    """Stores what a user says, and answers with the nearest memories."""
 
     def remember(state: State, config: RunnableConfig, *, store: BaseStore) -> State:
         user = config["configurable"]["user_id"]
@@ -69,7 +69,7 @@ def agent(store: Any, flow: Flow) -> Any:
     return graph.compile(checkpointer=langgraph_ckpt.InMemorySaver(), store=store)
 
 
-def test_a_node_finds_by_meaning_what_another_thread_has_stored(store: Any, letters: Letters, flow: Flow) -> None:
+def test_a_node_finds_items_that_another_thread_has_stored(store: Any, letters: Letters, flow: Flow) -> None:
     graph = agent(store, flow)
 
     def say(user: str, thread: str, said: str) -> list[str]:
@@ -139,7 +139,7 @@ def test_langmems_tools_keep_and_find_memories(
     assert [item.value["content"] for item in store.search(("memories",))] == said[1:]
 
 
-def test_what_a_store_refuses_reaches_the_graphs_caller(store: Any, flow: Flow) -> None:
+def test_errors_of_a_store_reach_the_graphs_caller(store: Any, flow: Flow) -> None:
     def put(state: State, *, store: BaseStore) -> State:
         store.put(("a.b",), "k", {"text": "x"})
         return {}

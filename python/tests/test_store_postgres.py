@@ -1,4 +1,4 @@
-"""What is particular to the store in PostgreSQL: one database for Python's stores and ours, lives, and bad places."""
+"""Tests of the PostgreSQL store only: a database shared with Python's stores, TTLs, and connection errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def open_postgres(postgres_url: str) -> Iterator[Callable[..., PostgresStore]]:
 
 @pytest.fixture(params=["sync", "async"])
 def python_store(request: pytest.FixtureRequest, postgres_url: str) -> Callable[..., Any]:
-    """Runs a method of Python's own store, the synchronous one or the asynchronous one, with an index."""
+    """Runs a method of Python's own store, sync or async, with an index."""
 
     def run(method: str, *args: Any, **options: Any) -> Any:
         config = index(fields=["text", "parts[*]"])
@@ -80,7 +80,7 @@ def test_both_read_what_the_other_wrote(
             flow(store).put((*NS, "ours"), key, value)
             python_store("put", (*NS, "python"), key, value)
 
-        # Each finds everything, by key, by filter and by meaning, with the same scores.
+        # Each finds everything, by key, by filter and by semantic search, with the same scores.
         for side in ("ours", "python"):
             theirs = {item.key: item for item in python_store("search", (*NS, side), filter={"n": 1.5})}
             own = {item.key: item for item in flow(store).search((*NS, side), filter={"n": 1.5})}
@@ -116,7 +116,7 @@ def test_both_read_what_the_other_wrote(
         ({"kind": "flat"}, "vector", None),
     ],
 )
-def test_the_index_is_made_as_it_is_asked_for(
+def test_the_index_has_the_configured_options(
     postgres_url: str, flow: Flow, ann: dict[str, Any], vector_type: str, method: str | None
 ) -> None:
     with PostgresStore(postgres_url, index=index(ann_index_config=ann, distance_type="inner_product")) as store:
@@ -142,12 +142,12 @@ def test_the_index_is_made_as_it_is_asked_for(
     ("ann", "text"),
     [({"m": 1}, "m must be 2"), ({"m": 10**6}, "m must be 2"), ({"kind": "ivfflat", "lists": 0}, "lists"), ({"vector_type": "bit"}, "vector_type")],
 )
-def test_an_index_that_cannot_be_is_refused(postgres_url: str, ann: dict[str, Any], text: str) -> None:
+def test_an_invalid_index_is_rejected(postgres_url: str, ann: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         PostgresStore(postgres_url, index=index(ann_index_config=ann))
 
 
-def test_the_tables_stand_in_the_schema(postgres_url: str, flow: Flow) -> None:
+def test_the_tables_are_in_the_schema(postgres_url: str, flow: Flow) -> None:
     schema = rows(postgres_url, "SELECT current_schema()")[0][0] + "_own"
     with PostgresStore(postgres_url, schema=schema, filter_index=True, max_connections=2) as store:
         flow(store).setup()
@@ -173,7 +173,7 @@ def test_from_conn_string_is_a_context_manager(postgres_url: str) -> None:
         store.get(NS, "a")
 
 
-def test_items_live_as_long_as_they_are_told_to(
+def test_items_expire_after_their_ttl(
     postgres_url: str, open_postgres: Callable[..., PostgresStore], flow: Flow
 ) -> None:
     store = open_postgres(ttl={"default_ttl": 30, "refresh_on_read": False})
@@ -188,7 +188,7 @@ def test_items_live_as_long_as_they_are_told_to(
     assert sorted(keys(flow(store).search(NS))) == ["default", "ever", "own"], "what expired is there for nobody"
     assert flow(store).get(NS, "gone") is None
 
-    # Reading prolongs a life where that is asked for, and only there.
+    # Reads refresh the TTL only if requested.
     flow(store).get(NS, "default")
     flow(store).get(NS, "own", refresh_ttl=True)
     after = {key: (ttl, expires) for key, ttl, expires in rows(postgres_url, minutes)}
@@ -202,7 +202,7 @@ def test_items_live_as_long_as_they_are_told_to(
     assert sorted(rows(postgres_url, "SELECT key FROM store")) == [("default",), ("ever",), ("own",)]
 
 
-def test_pythons_store_sees_the_same_lives(postgres_url: str, open_postgres: Callable[..., PostgresStore]) -> None:
+def test_pythons_store_sees_the_same_ttls(postgres_url: str, open_postgres: Callable[..., PostgresStore]) -> None:
     store = open_postgres()
     store.put(NS, "ours", {"n": 1}, ttl=10)
     with PythonStore.from_conn_string(postgres_url, ttl={"default_ttl": 10}) as theirs:
@@ -214,7 +214,7 @@ def test_pythons_store_sees_the_same_lives(postgres_url: str, open_postgres: Cal
 
 
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), 1e18])
-def test_a_life_that_cannot_be_is_refused(
+def test_an_invalid_ttl_is_rejected(
     open_postgres: Callable[..., PostgresStore], flow: Flow, ttl: float
 ) -> None:
     store = open_postgres()
@@ -273,7 +273,7 @@ def test_a_sweeper_ends_with_its_store(postgres_url: str, open_postgres: Callabl
     store = PostgresStore(postgres_url, ttl={"sweep_interval_minutes": 1000})
     store.start_ttl_sweeper()
     assert len(sweepers()) == 1
-    # One that was cancelled is no sweeper any more.
+    # A cancelled sweeper has stopped.
     assert store.start_ttl_sweeper().cancel()
     assert not store.start_ttl_sweeper().done()
     wait_until(lambda: len(sweepers()) == 1)
@@ -294,7 +294,7 @@ def test_a_sweeper_outlives_a_failure(
     store.close()
 
 
-def test_a_store_in_memory_forgets_what_expired(flow: Flow) -> None:
+def test_an_in_memory_store_removes_expired_items(flow: Flow) -> None:
     store = InMemoryStore(ttl={"default_ttl": 1e-9})
     flow(store).put(NS, "gone", {"n": 1})
     flow(store).put(NS, "stays", {"n": 1}, ttl=None)
@@ -311,7 +311,7 @@ def test_before_setup_the_error_says_what_to_do(postgres_url: str, flow: Flow) -
             assert raised.value.kind == "schema"  # type: ignore[attr-defined]
 
 
-def test_a_server_that_is_not_there(flow: Flow) -> None:
+def test_an_unreachable_server(flow: Flow) -> None:
     url = "postgres://nobody:hidden@127.0.0.1:1/none"
     with PostgresStore(url, max_retries=0, connect_timeout=5) as store:
         assert "hidden" not in repr(store)
@@ -321,7 +321,7 @@ def test_a_server_that_is_not_there(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite:///a.db", "redis://localhost", "a.db", "mongodb://localhost/a"])
-def test_a_url_of_another_backend_is_refused(url: str) -> None:
+def test_a_url_of_another_backend_is_rejected(url: str) -> None:
     with pytest.raises(ValueError):
         PostgresStore(url)
 
@@ -330,13 +330,13 @@ def test_a_url_of_another_backend_is_refused(url: str) -> None:
     ("options", "text"),
     [({"schema": ""}, "schema"), ({"ef_search": 0}, "ef_search"), ({"probes": 0}, "probes"), ({"connect_timeout": -1}, "connect_timeout")],
 )
-def test_an_option_that_cannot_be_is_refused(postgres_url: str, options: dict[str, Any], text: str) -> None:
+def test_an_invalid_option_is_rejected(postgres_url: str, options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         PostgresStore(postgres_url, index=index(), **options)
 
 
 @pytest.mark.parametrize(("key", "value"), [("a\0b", {"n": 1}), ("a", {"n": "x\0"}), ("a", {"x\0": 1})])
-def test_postgres_holds_no_nul(
+def test_nul_is_rejected(
     open_postgres: Callable[..., PostgresStore], flow: Flow, key: str, value: dict[str, Any]
 ) -> None:
     store = open_postgres()
@@ -344,13 +344,13 @@ def test_postgres_holds_no_nul(
         flow(store).put(NS, key, value)
 
 
-def test_another_index_is_found_out(postgres_url: str, open_postgres: Callable[..., PostgresStore]) -> None:
+def test_another_index_fails_setup(postgres_url: str, open_postgres: Callable[..., PostgresStore]) -> None:
     open_postgres(index=index())
     with pytest.raises(RuntimeError, match="another index"):
         open_postgres(index={**index(Letters(32)), "dims": 32})
 
 
-def test_a_cancelled_call_lets_the_store_go_on(
+def test_a_store_works_after_a_cancelled_call(
     postgres_url: str, open_postgres: Callable[..., PostgresStore]
 ) -> None:
     store = open_postgres(max_connections=2)
@@ -375,7 +375,7 @@ def test_a_cancelled_call_lets_the_store_go_on(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_a_store_from_before_a_fork_says_so(
+def test_a_store_from_before_a_fork_is_an_error(
     postgres_url: str, open_postgres: Callable[..., PostgresStore]
 ) -> None:
     store = open_postgres()

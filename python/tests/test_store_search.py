@@ -1,4 +1,4 @@
-"""Search by meaning: what is embedded, by whom and where, and what happens when that fails."""
+"""Semantic search: what is embedded, on which thread, and errors of the embeddings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_query_finds_the_nearest_first(memories: Any, flow: Flow) -> None:
     assert flow(memories).search(("others",), query="pizza") == []
 
 
-def test_queries_and_documents_are_told_apart(memories: Any, letters: Letters, flow: Flow) -> None:
+def test_queries_and_documents_are_embedded_differently(memories: Any, letters: Letters, flow: Flow) -> None:
     a = "a" if flow.is_async else ""
     flow(memories).search(NS, query="pizza")
     assert letters.methods() == [f"{a}embed_query"]
@@ -64,7 +64,7 @@ def test_queries_and_documents_are_told_apart(memories: Any, letters: Letters, f
         ]
     )
     asked = sorted((method, texts) for method, texts, *_ in letters.calls)
-    # Each text once, and nothing that a later put replaces.
+    # Each text once, without values that a later put replaces.
     assert asked == [
         (f"{a}embed_documents", ["two"]),
         (f"{a}embed_query", ["house"]),
@@ -72,7 +72,7 @@ def test_queries_and_documents_are_told_apart(memories: Any, letters: Letters, f
     ]
 
 
-def test_embeddings_run_where_the_caller_is(memories: Any, letters: Letters) -> None:
+def test_embeddings_run_on_the_callers_thread_or_loop(memories: Any, letters: Letters) -> None:
     memories.put(NS, "x", {"text": "one"})
     memories.search(NS, query="one")
     assert letters.methods() == ["embed_documents", "embed_query"]
@@ -86,7 +86,7 @@ def test_embeddings_run_where_the_caller_is(memories: Any, letters: Letters) -> 
         assert letters.methods() == ["aembed_documents", "aembed_query"]
         assert {(thread, loop) for *_, thread, loop in letters.calls} == {here}
         letters.calls.clear()
-        # The synchronous methods on the loop, too: nothing waits for the loop that it holds up.
+        # The sync methods on the loop, too: they do not need the loop that they block.
         memories.put(NS, "x", {"text": "three"})
         assert keys(memories.search(NS, query="three", limit=1)) == ["x"]
 
@@ -116,7 +116,7 @@ def test_embeddings_see_the_callers_context(open_store: Callable[..., Any], flow
     assert seen == ["me"] * 3
 
 
-def test_an_item_says_what_of_it_is_found(open_store: Callable[..., Any], letters: Letters, flow: Flow) -> None:
+def test_an_items_index_overrides_the_stores(open_store: Callable[..., Any], letters: Letters, flow: Flow) -> None:
     store = open_store(index=index(letters, fields=["text", "parts[*].text"]))
     flow(store).put(NS, "default", {"text": "figs", "parts": [{"text": "plums"}, {"text": "pears"}]})
     flow(store).put(NS, "off", {"text": "figs"}, index=False)
@@ -139,7 +139,7 @@ def test_the_whole_value_is_embedded_as_python_writes_it(
 
 
 @pytest.mark.parametrize("distance", ["cosine", "l2", "inner_product"])
-def test_scores_are_the_higher_the_nearer(open_store: Callable[..., Any], flow: Flow, distance: str) -> None:
+def test_nearer_items_have_higher_scores(open_store: Callable[..., Any], flow: Flow, distance: str) -> None:
     def embed(texts: Any) -> list[list[float]]:
         return [[float(number) for number in text.split()] for text in texts]
 
@@ -155,7 +155,7 @@ def test_scores_are_the_higher_the_nearer(open_store: Callable[..., Any], flow: 
     assert list(found) == sorted(expected, key=expected.__getitem__, reverse=True)
 
 
-def test_functions_and_arrays_will_do(open_store: Callable[..., Any], flow: Flow) -> None:
+def test_embeddings_may_be_functions_and_return_arrays(open_store: Callable[..., Any], flow: Flow) -> None:
     def embed(texts: Any) -> Any:
         return numpy.array([Letters().vector(text) for text in texts], dtype=numpy.float32)
 
@@ -187,7 +187,7 @@ class Broken(Exception):
 
 
 @pytest.mark.parametrize("where", ["documents", "query"])
-def test_the_embeddings_own_exception_comes_and_nothing_is_stored(
+def test_exceptions_of_the_embeddings_are_raised_unchanged_and_nothing_is_stored(
     open_store: Callable[..., Any], flow: Flow, where: str
 ) -> None:
     class Failing(Letters):
@@ -231,7 +231,7 @@ def test_the_embeddings_own_exception_comes_and_nothing_is_stored(
     ],
     ids=["dims", "none", "many", "nothing", "flat", "words", "nan", "infinity"],
 )
-def test_embeddings_that_return_no_vectors_are_found_out(
+def test_embeddings_that_return_no_vectors_are_errors(
     open_store: Callable[..., Any], flow: Flow, vectors: Any, error: type[Exception], text: str
 ) -> None:
     store = open_store(index=index(lambda texts: vectors))
@@ -240,7 +240,7 @@ def test_embeddings_that_return_no_vectors_are_found_out(
     assert flow(store).get(NS, "a") is None
 
 
-def test_what_is_refused_is_not_embedded(memories: Any, letters: Letters, flow: Flow) -> None:
+def test_rejected_operations_are_not_embedded(memories: Any, letters: Letters, flow: Flow) -> None:
     for op in (PutOp(("a.b",), "k", FOOD), PutOp(NS, "k", FOOD, ttl=-1), PutOp(NS, "k", [FOOD])):
         with pytest.raises((ValueError, TypeError)):
             flow(memories).batch([PutOp(NS, "j", HOME), op])

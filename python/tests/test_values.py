@@ -1,4 +1,4 @@
-"""What is kept comes back as it was: any Python object, any id, any serde."""
+"""Stored values are read back unchanged: any Python object, any id, any serde."""
 
 import asyncio
 import dataclasses
@@ -126,7 +126,7 @@ VALUES: dict[str, Any] = {
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal, and of one type all the way down."""
+    """Equal, with the same types at every level."""
     return type(left) is type(right) and repr(left) == repr(right) and (left == right or left != left)
 
 
@@ -163,10 +163,10 @@ def step(
 
 
 @pytest.mark.parametrize("way", ["by its run", "with its thread", "it is another's"])
-def test_what_did_not_change_outlives_its_parent(
+def test_unchanged_values_survive_the_parents_deletion(
     saver: Any, flow: Flow, config: dict[str, Any], way: str
 ) -> None:
-    """A step goes on from a checkpoint that is deleted meanwhile."""
+    """A step continues from a checkpoint that is deleted meanwhile."""
     docs = ["d1", "d2"]
     first = step(flow, saver, config, {"docs": docs, "n": [1]}, {"docs": 1, "n": 1}, run_id="run")
     if way == "by its run":
@@ -180,7 +180,7 @@ def test_what_did_not_change_outlives_its_parent(
 
 
 @kinds("memory", "postgres")
-def test_what_did_not_change_is_not_serialized(
+def test_unchanged_values_are_not_serialized(
     open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any]
 ) -> None:
     serde = Counting()
@@ -194,10 +194,10 @@ def test_what_did_not_change_is_not_serialized(
     assert found == [{"docs": docs, "n": [number]} for number in (4, 3, 2, 1)]
 
 
-def test_large_values_do_not_hold_up_the_loop(
+def test_large_values_do_not_block_the_loop(
     open_saver: Callable[..., Any], config: dict[str, Any]
 ) -> None:
-    """Once they have been large, they are serialized in another thread, as by LangGraph's savers."""
+    """After a large value, values are serialized in another thread, as by LangGraph's savers."""
     threads: list[threading.Thread] = []
 
     class Watching(JsonPlusSerializer):
@@ -252,7 +252,7 @@ def test_values(saver: Any, flow: Flow, config: dict[str, Any], name: str) -> No
     found = flow(saver).get_tuple(config)
     values = found.checkpoint["channel_values"]
     assert values["list"] == through_langgraph([value])
-    # A scalar that stands for itself keeps its type; what is more than that is as the serializer leaves it.
+    # Inline scalars keep their type; other values are as the serializer decodes them.
     assert same(values["value"], wanted) or values["value"] == value == wanted
     [(task, channel, written)] = found.pending_writes
     assert (task, channel) == ("task", "value")
@@ -280,7 +280,7 @@ def test_numpy(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
 
 @kinds("postgres")
 def test_numbers_of_numpy(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
-    """They are Python floats too, so that Python's PostgresSaver has them inline. LangGraph's serializer refuses them."""
+    """They are Python floats too, so Python's PostgresSaver stores them inline. LangGraph's serializer rejects them."""
     put(flow, saver, config, {"number": numpy.float64(0.1)})
     assert flow(saver).get_tuple(config).checkpoint["channel_values"] == {"number": 0.1}
 
@@ -291,14 +291,14 @@ BIG = pytest.mark.parametrize("value", [2**64, -(2**63) - 1, 10**40], ids=["2**6
 @BIG
 @kinds("memory", "postgres")
 def test_integers_of_any_size(saver: Any, flow: Flow, config: dict[str, Any], value: int) -> None:
-    """As Python's PostgresSaver: they stand for themselves. LangGraph's serializer has no more than 64 bits."""
+    """As in Python's PostgresSaver they are inline. LangGraph's serializer supports only 64 bits."""
     put(flow, saver, config, {"value": value})
     assert flow(saver).get_tuple(config).checkpoint["channel_values"] == {"value": value}
 
 
 @BIG
 @kinds("sqlite")
-def test_integers_that_the_serializer_refuses(
+def test_integers_that_the_serializer_rejects(
     saver: Any, flow: Flow, config: dict[str, Any], value: int
 ) -> None:
     with pytest.raises(TypeError, match="64"):
@@ -321,7 +321,7 @@ IDS = {
 def test_odd_ids(saver: Any, flow: Flow, name: str) -> None:
     odd = IDS[name]
     config = thread(odd, odd)
-    # PostgreSQL refuses the backslash in names of channels and tasks: with one, Python could not read the row.
+    # With PostgreSQL a backslash in names of channels and tasks is rejected: Python could not read the row.
     channel = task = odd.replace("\\", "")
     stored = put(flow, saver, config, {channel: [odd]}, odd=odd)
     assert stored["configurable"]["thread_id"] == odd
@@ -344,13 +344,13 @@ def test_empty_ids(saver: Any, flow: Flow) -> None:
 
 
 def test_an_integer_as_thread_id(saver: Any, flow: Flow) -> None:
-    """As Python's savers have it: numbers are written as text."""
+    """As in Python's savers: numbers are stored as text."""
     put(flow, saver, thread(17), {"value": [1]})  # type: ignore[arg-type]
     assert flow(saver).get_tuple(thread("17")).checkpoint["channel_values"] == {"value": [1]}
 
 
 @kinds("postgres")
-def test_nul_is_refused_where_the_server_cannot_hold_it(saver: Any, flow: Flow) -> None:
+def test_nul_is_rejected_if_the_server_cannot_store_it(saver: Any, flow: Flow) -> None:
     for config, values in [
         (thread("a\x00b"), {"value": 1}),
         (thread("t", "n\x00s"), {"value": 1}),
@@ -358,12 +358,12 @@ def test_nul_is_refused_where_the_server_cannot_hold_it(saver: Any, flow: Flow) 
     ]:
         with pytest.raises(ValueError, match=r"U\+0000"):
             put(flow, saver, config, values)
-    # An empty config is none, as in LangGraph's savers.
+    # An empty config is like `None`, as in LangGraph's savers.
     assert flow(saver).list(None) == flow(saver).list({}) == []
 
 
 @kinds("postgres")
-def test_backslashes_in_channels_are_refused(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
+def test_backslashes_in_channels_are_rejected(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="backslash"):
         put(flow, saver, config, {"back\\slash": [1]})
     assert flow(saver).get_tuple(config) is None
@@ -377,7 +377,7 @@ def test_nul_elsewhere(saver: Any, flow: Flow) -> None:
 
 
 def test_a_text_with_nul_in_it(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
-    """Python's own PostgresSaver cannot hold it."""
+    """Python's own PostgresSaver cannot store it."""
     put(flow, saver, config, {"value": "a\x00b"})
     assert flow(saver).get_tuple(config).checkpoint["channel_values"] == {"value": "a\x00b"}
 
@@ -403,7 +403,7 @@ def test_metadata(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
 
 
 def test_metadata_from_the_config(saver: Any, flow: Flow) -> None:
-    """As `get_checkpoint_metadata` has it: what stands in the config is metadata too, but for the coordinates."""
+    """As in `get_checkpoint_metadata`: the config's entries are metadata too, except for the ids."""
     config = {
         "configurable": {"thread_id": "t", "checkpoint_ns": "", "user_id": "u1", "__private": "no"},
         "metadata": {"run_id": "r1", "team": "blue"},
@@ -420,7 +420,7 @@ def test_metadata_from_the_config(saver: Any, flow: Flow) -> None:
 
 
 class Reversing:
-    """A serde that looks like no other: bytes backwards, and a tag of its own."""
+    """An unusual serde: reversed bytes, and its own tag."""
 
     def __init__(self) -> None:
         self.inner = JsonPlusSerializer()
@@ -436,7 +436,7 @@ class Reversing:
 
 
 class Untyped:
-    """A serde of the old kind, without tags."""
+    """A legacy serde without tags."""
 
     def dumps(self, value: Any) -> bytes:
         return b"old" + pickle.dumps(value)
@@ -447,7 +447,7 @@ class Untyped:
 
 
 @pytest.mark.parametrize("serde", [Reversing, Untyped, lambda: JsonPlusSerializer(pickle_fallback=True)])
-def test_a_serde_of_ones_own(
+def test_a_custom_serde(
     open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any], serde: Callable[[], Any]
 ) -> None:
     class State(TypedDict, total=False):
@@ -476,7 +476,7 @@ def test_pickle_fallback(open_saver: Callable[..., Any], flow: Flow, config: dic
 def test_a_strict_allowlist_holds(
     open_saver: Callable[..., Any], kind: Kind, flow: Flow, config: dict[str, Any]
 ) -> None:
-    """A class that is not allowed comes back as plain data, and one that `with_allowlist` adds as itself."""
+    """A class that is not allowed is read as plain data, and one that `with_allowlist` adds as itself."""
     saver = open_saver(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
     put(flow, saver, config, {"value": [Point(1, 2.0)], "model": Model(name="n")})
     plain = flow(saver).get_tuple(config).checkpoint["channel_values"]["value"][0]
@@ -486,7 +486,7 @@ def test_a_strict_allowlist_holds(
     assert found["value"] == [Point(1, 2.0)]
     assert not isinstance(found["model"], Model)
     assert saver.serde is not allowing.serde
-    # Both are one saver: what one writes, the other reads.
+    # Both share one saver: each reads the other's writes.
     put(flow, allowing, config, {"later": ["x"]})
     assert flow(saver).get_tuple(config).checkpoint["channel_values"] == {"later": ["x"]}
 
