@@ -45,6 +45,8 @@ mod cases;
 mod fixture;
 mod foreign;
 mod lacking;
+#[cfg(test)]
+mod lying_store;
 mod random;
 mod rounds;
 mod runner;
