@@ -241,3 +241,26 @@ pub(crate) async fn poll_then_drop<F: Future>(future: F, polls: usize) -> Option
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn calls_that_were_not_cut_are_found_out() {
+        let mut cuts = Cuts::default();
+        assert!(cuts.check(false).is_err(), "nothing was called");
+        assert_eq!(cuts.run(async { 1 }, 3).await, Some(1));
+        assert!(cuts.check(false).is_ok());
+        assert!(cuts.check(true).is_err(), "nothing was cut");
+        for _ in 0..9 {
+            // Never polled, so it has not begun.
+            assert_eq!(cuts.run(std::future::pending::<()>(), 0).await, None);
+        }
+        assert!(cuts.check(true).is_err(), "nothing was cut");
+        for _ in 0..3 {
+            assert_eq!(cuts.run(std::future::pending::<()>(), 2).await, None);
+        }
+        assert!(cuts.check(true).is_ok());
+    }
+}

@@ -52,6 +52,8 @@ mod foreign;
 #[cfg(feature = "harness")]
 mod harness;
 mod lacking;
+#[cfg(test)]
+mod lying_store;
 #[cfg(feature = "model")]
 mod random;
 mod rounds;

@@ -68,3 +68,43 @@ impl<'a> Rounds<'a> {
         Ok(result)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Protocol, Sent};
+
+    #[derive(Debug)]
+    struct Silent;
+
+    impl Protocol for Silent {
+        fn sent(&mut self, _bytes: &[u8]) -> Sent {
+            Sent::default()
+        }
+
+        fn answered(&mut self, _bytes: &[u8]) -> usize {
+            0
+        }
+    }
+
+    #[tokio::test]
+    async fn a_wrong_count_is_not_accepted() {
+        let nowhere = ([127, 0, 0, 1], 9).into();
+        let proxy = Proxy::start(nowhere, || Silent).await.unwrap();
+        for (expected, is_right) in
+            [(Cost::new(0, 0), true), (Cost::new(0, 1), false), (Cost::new(1, 0), false)]
+        {
+            let mut rounds = Rounds::new(&proxy, "nothing".into(), expected);
+            let mut made = 0;
+            let ended = loop {
+                match rounds.go_on() {
+                    Ok(true) => rounds.call(async { Ok(()) }).await.unwrap(),
+                    ended => break ended,
+                }
+                made += 1;
+            };
+            assert_eq!(ended.is_ok(), is_right, "{expected:?}");
+            assert_eq!(made, WARM_UP + if is_right { RIGHT } else { QUIET.len() });
+        }
+    }
+}
