@@ -27,7 +27,21 @@ fn running() -> MutexGuard<'static, Groups> {
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(crate::root());
+    forget_package(&mut cargo);
     cargo
+}
+
+/// Removes the variables in which cargo describes to us our own package. A cargo that inherits them takes them for a change
+/// in the environment of build scripts that read them (ring's does), and builds again what depends on them.
+pub(crate) fn forget_package(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// A program that runs.
