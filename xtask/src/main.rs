@@ -95,7 +95,9 @@ enum Chore {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match run::end_all_when_interrupted().and_then(|()| chore(arguments.chore)) {
+    let done = run::end_all_when_interrupted().and_then(|()| chore(arguments.chore));
+    run::wait_if_interrupted();
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask: {error}");

@@ -109,6 +109,13 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
+/// Leaves the end of this process to whoever handles an interrupt, where there was one: there may be something to remove.
+pub(crate) fn wait_if_interrupted() {
+    while running().interrupted {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    }
+}
+
 /// When this process is told to end, ends what it started, and then itself.
 #[cfg(unix)]
 pub(crate) fn end_all_when_interrupted() -> Result<()> {
