@@ -38,6 +38,8 @@ pub struct Server {
     pub port: u16,
     /// The port on the host that `cargo xtask servers up` prefers.
     pub host_port: u16,
+    /// How programs on this machine reach it.
+    pub network: Network,
     /// How its URLs begin.
     pub scheme: &'static str,
     /// The superuser, where the server has one.
@@ -46,6 +48,17 @@ pub struct Server {
     pub before: Option<&'static Self>,
     /// The environment variable of the folder with its certificates, where it has some.
     pub certificates: Option<&'static str>,
+}
+
+/// How programs on this machine reach a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Network {
+    /// By a port that the container engine publishes. Its user-space proxy copies every byte.
+    Published,
+    /// On the host's own network, for measurements: nothing is between a program and the server. The server listens on
+    /// loopback only, on the port of the host.
+    Host,
 }
 
 /// Who may log in.
@@ -89,10 +102,33 @@ servers! {
         stop_signal: "INT",
         port: 5432,
         host_port: 25_432,
+        network: Network::Published,
         scheme: "postgres",
         account: Some(POSTGRES_ACCOUNT),
         before: None,
         certificates: Some("CHECKPOINT_TEST_POSTGRES_CERTS"),
+    };
+
+    /// PostgreSQL 17 for benchmarks.
+    BENCH_POSTGRES = Server {
+        name: "bench-postgres",
+        family: "bench",
+        variable: "BENCH_PG_URL",
+        official: Some("pgvector/pgvector:pg17"),
+        suite: "trixie",
+        packages: &["postgresql-17", "postgresql-17-pgvector"],
+        script: include_str!("../scripts/postgres.sh"),
+        // The server reads its port from PGPORT, where no configuration names one.
+        variables: &[("SERVER_LOCALE", "--locale=C.UTF-8"), ("PGPORT", "25499")],
+        probe: POSTGRES_PROBE,
+        stop_signal: "INT",
+        port: 25_499,
+        host_port: 25_499,
+        network: Network::Host,
+        scheme: "postgres",
+        account: Some(POSTGRES_ACCOUNT),
+        before: None,
+        certificates: None,
     };
 
     /// PostgreSQL 15. Its text is sorted as people sort it, not by bytes, which is what many databases do.
@@ -110,6 +146,7 @@ servers! {
         stop_signal: "INT",
         port: 5432,
         host_port: 25_415,
+        network: Network::Published,
         scheme: "postgres",
         account: Some(POSTGRES_ACCOUNT),
         before: None,
@@ -130,6 +167,7 @@ servers! {
         stop_signal: "QUIT",
         port: 6432,
         host_port: 26_432,
+        network: Network::Published,
         scheme: "postgres",
         account: Some(POSTGRES_ACCOUNT),
         before: Some(&POSTGRES),
@@ -150,6 +188,7 @@ servers! {
         stop_signal: "TERM",
         port: 6379,
         host_port: 26_379,
+        network: Network::Published,
         scheme: "redis",
         account: None,
         before: None,
@@ -170,12 +209,17 @@ servers! {
         stop_signal: "TERM",
         port: 6379,
         host_port: 26_380,
+        network: Network::Published,
         scheme: "redis",
         account: None,
         before: None,
         certificates: None,
     };
 }
+
+/// Where a server listens in a container of its own, and on the host's network.
+const EVERYWHERE: &str = "listen_addresses = '*'";
+const LOOPBACK: &str = "listen_addresses = '127.0.0.1'";
 
 /// How much shared memory a container gets, in bytes: Docker's 64 MB are too few for PostgreSQL.
 pub const SHARED_MEMORY: u64 = 1 << 30;
@@ -218,9 +262,17 @@ impl Server {
         format!("localhost/checkpoint-servers-{}:{}", self.suite, hash(&dockerfile(self.suite)))
     }
 
+    /// What the shell of its container runs: the script, which on the host's network listens on loopback only.
+    pub fn start(&self) -> String {
+        match self.network {
+            Network::Published => self.script.to_owned(),
+            Network::Host => self.script.replace(EVERYWHERE, LOOPBACK),
+        }
+    }
+
     /// What changes when a container of this server has to be made anew.
     pub fn fingerprint(&self) -> String {
-        hash(&format!("{}\0{:?}\0{}", self.script, self.environment(None), self.stop_signal))
+        hash(&format!("{}\0{:?}\0{}", self.start(), self.environment(None), self.stop_signal))
     }
 }
 
@@ -334,10 +386,23 @@ mod tests {
     }
 
     #[test]
+    fn a_server_on_the_hosts_network_listens_on_loopback_and_on_its_port() {
+        for server in ALL.iter().filter(|server| server.network == Network::Host) {
+            let start = server.start();
+            assert!(start.contains(LOOPBACK) && !start.contains(EVERYWHERE), "{}", server.name);
+            assert_eq!(server.port, server.host_port, "{}", server.name);
+            let port = server.port.to_string();
+            assert!(server.variables.iter().any(|(_, value)| *value == port), "{}", server.name);
+        }
+        assert!(POSTGRES.start().contains(EVERYWHERE));
+    }
+
+    #[test]
     fn urls_with_and_without_an_account() {
         assert_eq!(POSTGRES.url(7), "postgres://postgres:postgres@127.0.0.1:7/postgres");
         assert_eq!(REDIS.url(7), "redis://127.0.0.1:7");
     }
+
     #[test]
     fn a_port_that_is_taken_is_not_given() {
         let port = free_port(None).unwrap();

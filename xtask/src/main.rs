@@ -11,7 +11,7 @@ mod wheel;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use checkpoint_servers::POSTGRES;
+use checkpoint_servers::BENCH_POSTGRES;
 use clap::{Parser, Subcommand};
 
 use crate::run::{Result, cargo};
@@ -67,7 +67,7 @@ enum Chore {
         sync: String,
     },
     /// Benchmarks the PostgreSQL saver against Python's and against plain SQL, in alternating runs: on the server of the
-    /// `BENCH_PG_*` variables, or else on that of the tests.
+    /// `BENCH_PG_*` variables, or else on one for benchmarks, which it starts.
     BenchPostgres {
         /// Passed to `benches/python/compare_postgres.py`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -95,7 +95,9 @@ enum Chore {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match run::end_all_when_interrupted().and_then(|()| chore(arguments.chore)) {
+    let done = run::end_all_when_interrupted().and_then(|()| chore(arguments.chore));
+    run::wait_if_interrupted();
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask: {error}");
@@ -163,18 +165,16 @@ fn workload() -> Result<PathBuf> {
     Ok(target().join("release/workload"))
 }
 
-/// Says where PostgreSQL is, as the drivers want it: nothing where the environment says so already, else the tests' own,
-/// which is started.
+/// Says where PostgreSQL is, as the drivers want it: nothing where the environment says so already, else the benchmarks'
+/// own server on the host's network, which is started.
 fn bench_server() -> Result<Vec<(&'static str, String)>> {
     if ["BENCH_PG_HOST", "BENCH_PG_PORT"].iter().any(|name| std::env::var_os(name).is_some()) {
         return Ok(Vec::new());
     }
-    let variables = servers::up(&[&POSTGRES])?;
-    let url = variables.iter().find(|(name, _)| *name == POSTGRES.variable).map(|(_, url)| url);
-    let url = url.ok_or("the server has no URL")?;
-    let port = url.rsplit(':').next().and_then(|end| end.split('/').next()).ok_or("its URL has no port")?;
-    let mut variables = vec![("BENCH_PG_HOST", "127.0.0.1".to_owned()), ("BENCH_PG_PORT", port.to_owned())];
-    if let Some(account) = POSTGRES.account {
+    servers::up(&[&BENCH_POSTGRES])?;
+    let mut variables =
+        vec![("BENCH_PG_HOST", "127.0.0.1".to_owned()), ("BENCH_PG_PORT", BENCH_POSTGRES.port.to_string())];
+    if let Some(account) = BENCH_POSTGRES.account {
         variables.push(("BENCH_PG_USER", account.user.to_owned()));
         variables.push(("BENCH_PG_PASSWORD", account.password.to_owned()));
     }

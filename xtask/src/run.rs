@@ -5,19 +5,43 @@
 
 use std::io::Read as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A chore's error is a sentence for the terminal.
 pub(crate) type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
 /// The process groups of the programs that run.
-static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+static RUNNING: Mutex<Groups> = Mutex::new(Groups { ids: Vec::new(), interrupted: false });
+
+struct Groups {
+    ids: Vec<u32>,
+    /// Whether nothing is started any more.
+    interrupted: bool,
+}
+
+fn running() -> MutexGuard<'static, Groups> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The cargo that runs us, in the workspace's folder.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(crate::root());
+    forget_package(&mut cargo);
     cargo
+}
+
+/// Removes the variables in which cargo describes to us our own package. A cargo that inherits them takes them for a change
+/// in the environment of build scripts that read them (ring's does), and builds again what depends on them.
+pub(crate) fn forget_package(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// A program that runs.
@@ -34,12 +58,15 @@ impl Running {
         std::os::unix::process::CommandExt::process_group(command, 0);
         let name = command.get_program().to_string_lossy().into_owned();
         // Locked while it starts, so that an interruption does not miss it.
-        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = running();
+        if running.interrupted {
+            return Err(format!("{name} was not started: interrupted").into());
+        }
         let child = command
             .stdin(Stdio::null())
             .spawn()
             .map_err(|error| format!("{name} could not be started: {error}"))?;
-        running.push(child.id());
+        running.ids.push(child.id());
         Ok(Self { child, name })
     }
 
@@ -52,7 +79,7 @@ impl Running {
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
         let status = self.child.wait();
         let id = self.child.id();
-        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != id);
+        running().ids.retain(|other| *other != id);
         Ok(status.map_err(|error| format!("{} is lost: {error}", self.name))?)
     }
 }
@@ -82,6 +109,13 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
+/// Leaves the end of this process to whoever handles an interrupt, where there was one: there may be something to remove.
+pub(crate) fn wait_if_interrupted() {
+    while running().interrupted {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    }
+}
+
 /// When this process is told to end, ends what it started, and then itself.
 #[cfg(unix)]
 pub(crate) fn end_all_when_interrupted() -> Result<()> {
@@ -95,14 +129,12 @@ pub(crate) fn end_all_when_interrupted() -> Result<()> {
     const PATIENCE: Duration = Duration::from_secs(10);
 
     let signal_all = |signal| {
-        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
-        for id in running.iter() {
+        for id in &running().ids {
             if let Some(group) = i32::try_from(*id).ok().and_then(Pid::from_raw) {
                 // It may have ended in this moment.
                 let _ = kill_process_group(group, signal);
             }
         }
-        running.is_empty()
     };
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])
         .map_err(|error| format!("signals cannot be handled: {error}"))?;
@@ -110,12 +142,15 @@ pub(crate) fn end_all_when_interrupted() -> Result<()> {
         let Some(signal) = signals.forever().next() else { return };
         eprintln!("xtask: interrupted");
         let begun = Instant::now();
-        let interrupted = RUNNING.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let interrupted = {
+            let mut running = running();
+            running.interrupted = true;
+            running.ids.clone()
+        };
         // Python drops its databases after an interrupt, but not when it is terminated.
-        let mut ended = signal_all(Signal::INT);
-        while !ended && begun.elapsed() < PATIENCE {
+        signal_all(Signal::INT);
+        while !running().ids.is_empty() && begun.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(100));
-            ended = RUNNING.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         }
         signal_all(Signal::KILL);
         // A test binary that was interrupted did not remove its own.

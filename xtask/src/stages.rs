@@ -149,16 +149,13 @@ fn one(stage: Stage, log: PathBuf) -> Ended {
     let result = (stage.prepare)().and_then(|commands| run_all(commands, &log));
     let said = std::fs::read(&log).unwrap_or_default();
     let mut counts = Counts::default();
-    let mut summaries = 0;
     for found in String::from_utf8_lossy(&said).lines().filter_map(summary) {
         counts += found;
-        summaries += 1;
     }
     let failure = match result {
         Err(error) => Some(error.to_string()),
         Ok(()) if counts.failed > 0 => Some("tests failed".to_owned()),
-        // A program that ran nothing says so; one that says nothing ran something else.
-        Ok(()) if summaries == 0 => Some("it printed no result".to_owned()),
+        Ok(()) if counts.total() == 0 => Some("it ran no tests".to_owned()),
         Ok(()) => None,
     };
     Ended { name: stage.name, counts, took: begun.elapsed(), log, failure }
@@ -266,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_fails_by_its_status_by_a_failed_test_and_without_a_result() {
+    fn a_stage_fails_by_its_status_by_a_failed_test_and_without_any_test() {
         const PASSED: &str = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'";
         const FAILED: &str = "echo 'test result: ok. 2 passed; 1 failed; 0 ignored'";
         let passed = ended(PASSED);
@@ -274,5 +271,6 @@ mod tests {
         assert!(ended(FAILED).failure.is_some());
         assert!(ended(&format!("{PASSED}; exit 1")).failure.is_some());
         assert!(ended("true").failure.is_some());
+        assert!(ended("echo 'test result: ok. 0 passed; 0 failed; 0 ignored'").failure.is_some());
     }
 }

@@ -20,8 +20,12 @@ const SOAK: &str = "CHECKPOINT_TEST_SOAK";
 /// The test binaries that take longest begin first.
 const LONGEST: [&str; 4] = ["store_postgres", "postgres", "python", "store"];
 
-/// The tests that `--quick` leaves out, and that `soak` repeats: by module.
-const LONG: [&str; 2] = ["faults::", "contention::"];
+/// The tests that `--quick` leaves out, and that `soak` makes longer: by binary and module.
+const LONG: [(&str, &str); 3] =
+    [("postgres", "faults::"), ("postgres", "contention::"), ("store_postgres", "faults::")];
+
+/// The package of the test binaries with the suite.
+const CONFORMANCE: &str = "checkpoint-conformance";
 
 /// How many stages run at a time: tests wait for servers and disks more than they compute.
 fn lanes() -> usize {
@@ -116,15 +120,11 @@ pub(crate) fn test_python(arguments: &[String]) -> Result<()> {
 pub(crate) fn soak(times: u32) -> Result<()> {
     let (ready, binaries) = Ready::set_up(true, build)?;
     let mut stages = Vec::new();
-    for binary in binaries {
-        if binary.package != "checkpoint-conformance" || !LONGEST[..2].contains(&&*binary.name) {
-            continue;
-        }
-        for module in LONG {
-            let mut command = binary.command();
-            ready.give_to(command.arg(module).env(SOAK, times.to_string()));
-            stages.push(Stage::of(format!("{} {module}", binary.name), vec![command]));
-        }
+    for (name, module) in LONG {
+        let binary = binaries.iter().find(|binary| binary.package == CONFORMANCE && binary.name == name);
+        let mut command = binary.ok_or_else(|| format!("there is no test binary {name}"))?.command();
+        ready.give_to(command.arg(module).env(SOAK, times.to_string()));
+        stages.push(Stage::of(format!("{name} {module}"), vec![command]));
     }
     // One at a time: each keeps a server busy.
     stages::run(stages, 1)
@@ -211,8 +211,9 @@ fn binary_stages(ready: &Ready, mut binaries: Vec<Binary>, quick: bool) -> Vec<S
             continue;
         }
         let name = format!("{} {}", binary.package, binary.name);
-        if quick && binary.package == "checkpoint-conformance" {
-            command.args(LONG.iter().flat_map(|module| ["--skip", module]));
+        if quick && binary.package == CONFORMANCE {
+            let long = LONG.iter().filter(|(name, _)| *name == binary.name);
+            command.args(long.flat_map(|(_, module)| ["--skip", module]));
         }
         stages.push(Stage::of(name, vec![command]));
     }

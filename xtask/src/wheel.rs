@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use crate::python::{Environment, set_up_build};
-use crate::run::{Result, run};
+use crate::run::{Result, forget_package, run};
 use crate::{root, target};
 
 /// Builds the wheel with this profile, in the same target folder as everything else, and says where it is.
@@ -31,6 +31,7 @@ pub(crate) fn build(profile: &str) -> Result<PathBuf> {
     ]);
     maturin.args(["--manifest-path", "python/Cargo.toml", "--compatibility", "linux", "--out"]).arg(&folder);
     maturin.arg("--target-dir").arg(target()).arg("--interpreter").arg(python);
+    forget_package(&mut maturin);
     run(maturin.current_dir(root()))?;
     let wheel = std::fs::read_dir(&folder)
         .map_err(|error| format!("{} cannot be read: {error}", folder.display()))?

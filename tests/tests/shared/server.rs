@@ -176,7 +176,7 @@ impl Container {
         let mut request = GenericImage::new(name, tag)
             .with_entrypoint("sh")
             .with_exposed_port(server.port.tcp())
-            .with_cmd(["-c", server.script])
+            .with_cmd(["-c", server.start().as_str()])
             .with_container_name(&host)
             .with_network(&network)
             .with_mapped_port(port, server.port.tcp())

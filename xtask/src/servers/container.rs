@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use checkpoint_servers::{SHARED_MEMORY, Server, free_port};
+use checkpoint_servers::{Network, SHARED_MEMORY, Server, free_port};
 
 use super::docker::{docker, output, tail};
 use super::image::Images;
@@ -61,15 +61,18 @@ impl Container {
 }
 
 fn parse(server: &'static Server, inspected: &str) -> Option<Container> {
-    let [running, image, fingerprint, port] = inspected.trim().lines().collect::<Vec<_>>()[..] else {
-        return None;
+    let mut lines = inspected.trim().lines();
+    let (running, image, fingerprint) = (lines.next()?, lines.next()?, lines.next()?);
+    let port = match server.network {
+        Network::Host => server.port,
+        _ => lines.next()?.parse().ok()?,
     };
     let has_image = server.official == Some(image) || server.stand_in() == image;
     Some(Container {
         server,
         running: running == "true",
         current: has_image && fingerprint == server.fingerprint(),
-        port: port.parse().ok()?,
+        port,
     })
 }
 
@@ -135,7 +138,10 @@ fn make(server: &'static Server, image: &str, folder: &Path) -> Result<Container
     let mut tries = 0;
     loop {
         let preferred = (tries == 0).then_some(server.host_port);
-        let port = free_port(preferred).map_err(|error| format!("there is no free port: {error}"))?;
+        let port = match server.network {
+            Network::Host => server.port,
+            _ => free_port(preferred).map_err(|error| format!("there is no free port: {error}"))?,
+        };
         let made = create(server, image, port, folder).and_then(|()| output(&mut docker(["start", &name])));
         match made {
             Ok(_) => return Ok(Container { server, running: true, current: true, port }),
@@ -154,14 +160,19 @@ fn make(server: &'static Server, image: &str, folder: &Path) -> Result<Container
 
 fn create(server: &'static Server, image: &str, port: u16, folder: &Path) -> Result<()> {
     let name = name(server);
-    let mut create = docker(["create", "--name", &name, "--hostname", &name, "--network", NETWORK]);
+    let mut create = docker(["create", "--name", &name]);
+    match server.network {
+        Network::Host => create.args(["--network", "host"]),
+        _ => create
+            .args(["--hostname", &name, "--network", NETWORK])
+            .args(["--publish", &format!("127.0.0.1:{port}:{}", server.port)]),
+    };
     create.args(["--label", &format!("{LABEL}={}", server.fingerprint())]);
-    create.args(["--publish", &format!("127.0.0.1:{port}:{}", server.port)]);
     create.args(["--shm-size", &SHARED_MEMORY.to_string(), "--stop-signal", server.stop_signal]);
     for (variable, value) in server.environment(server.before.map(self::name).as_deref()) {
         create.args(["--env", &format!("{variable}={value}")]);
     }
-    output(create.args(["--entrypoint", "sh", image, "-c", server.script]))?;
+    output(create.args(["--entrypoint", "sh", image, "-c", &server.start()]))?;
     if server.certificates.is_none() {
         return Ok(());
     }

@@ -8,7 +8,7 @@ mod image;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use checkpoint_servers::{ALL, Server, find};
+use checkpoint_servers::{ALL, Network, Server, find};
 use clap::Subcommand;
 
 use self::container::Container;
@@ -23,7 +23,7 @@ pub(crate) enum Chore {
     /// As root on Debian it installs and starts Docker if it is missing. It uses the official images if a registry is
     /// reachable, otherwise images built from Debian's packages.
     Up {
-        #[arg(value_name = "NAME", value_parser = server, help = format!("The servers: {}; all by default", names()))]
+        #[arg(value_name = "NAME", value_parser = server, help = format!("The servers: {}; by default those of the tests", names()))]
         servers: Vec<&'static Server>,
     },
     /// Removes the containers and their data.
@@ -44,8 +44,11 @@ fn names() -> String {
 pub(crate) fn run(chore: Chore) -> Result<()> {
     match chore {
         Chore::Up { servers } => {
-            let servers = if servers.is_empty() { ALL } else { &servers };
-            for (variable, value) in up(servers)? {
+            // Those of benchmarks are started by the benchmarks.
+            let of_tests =
+                || ALL.iter().copied().filter(|server| server.network == Network::Published).collect();
+            let servers = if servers.is_empty() { of_tests() } else { servers };
+            for (variable, value) in up(&servers)? {
                 println!("{variable}={}", quoted(&value));
             }
             Ok(())
