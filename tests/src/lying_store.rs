@@ -62,6 +62,10 @@ impl BaseStore for Lying {
         }
     }
 
+    async fn close(&self) -> Result<()> {
+        self.0.close().await
+    }
+
     async fn sweep_ttl(&self) -> Result<u64> {
         if self.1 == Lie::SweepDoesNothing { Ok(0) } else { self.0.sweep_ttl().await }
     }
