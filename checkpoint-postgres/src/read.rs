@@ -2,20 +2,21 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use checkpoint_core::backend::{AssociatedData, CheckpointKey, Page, ValueCodec, telemetry};
+use checkpoint_core::backend::{
+    AssociatedData, CheckpointKey, ListConditions, ListCursor, Page, ValueCodec, telemetry,
+};
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
 use checkpoint_core::{
     ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, ListQuery,
     PendingWrite, Result, Str, ThreadInfo, TypedBytes, version,
 };
 use common_postgres::tokio_postgres::Row;
-use common_postgres::tokio_postgres::types::{ToSql, Type};
-use common_postgres::{Connection, Json, Param, SYSTEM, column, text};
+use common_postgres::{Json, Param, SYSTEM, column, params, text};
 
 use crate::document::{self, check_key, check_text};
 use crate::row;
 use crate::shared::Shared;
-use crate::sql::{self, Conditions, column as at, kind};
+use crate::sql::{self, column as at, kind};
 
 /// How many tuples the first page of a listing has, and how many the later ones have at most.
 const PAGE: (usize, usize) = (16, 128);
@@ -219,12 +220,10 @@ pub(crate) async fn get_tuple(shared: &Shared, config: &CheckpointConfig) -> Res
     check_key(config)?;
     let (thread_id, checkpoint_ns) = (config.thread_id(), config.checkpoint_ns());
     let checkpoint_id = config.checkpoint_id();
-    let mut params: Vec<Param<'_>> = vec![(&thread_id, Type::TEXT), (&checkpoint_ns, Type::TEXT)];
+    let mut params: Vec<Param<'_>> = params![TEXT: thread_id, checkpoint_ns].to_vec();
     let sql = if checkpoint_id.is_some() { &shared.sql.get } else { &shared.sql.get_latest };
-    params.extend(checkpoint_id.as_ref().map(|id| (id as _, Type::TEXT)));
-    let params = &params;
-    let run = |connection: Connection| async move { connection.query(sql, params).await };
-    let rows = shared.database.run(run).await?;
+    params.extend(checkpoint_id.iter().flat_map(|id| params![TEXT: *id]));
+    let rows = shared.database.query(sql, &params).await?;
     count_bytes(&rows);
     Ok(tuples(&rows, &shared.codec)?.pop())
 }
@@ -237,108 +236,65 @@ pub(crate) async fn list_threads(
 ) -> Result<Vec<ThreadInfo>> {
     after.map_or(Ok(()), |after| check_text("after", after))?;
     let limit = i64::try_from(count).unwrap_or(i64::MAX);
-    let run = |connection: Connection| async move {
-        let params: [Param<'_>; 2] = [(&after, Type::TEXT), (&limit, Type::INT8)];
-        connection.query(&shared.sql.list_threads, &params).await
-    };
-    let rows = shared.replica.run(run).await?;
+    let rows = shared.replica.query(&shared.sql.list_threads, &params![TEXT: after; INT8: limit]).await?;
     rows.iter().map(|row| Ok(ThreadInfo::new(text(row, 0)?, text(row, 1)?))).collect()
 }
 
-/// The cursor of a listing.
+/// A listing, and how many tuples its next page has at most.
 #[derive(Debug)]
-pub(crate) struct Listing {
-    query: ListQuery,
-    /// How many tuples are still wanted.
-    left: usize,
-    /// The last tuple that was read.
-    cursor: Option<CheckpointConfig>,
-    /// How many tuples the next page has at most.
-    page: usize,
-}
+pub(crate) struct Listing(ListCursor, usize);
 
 impl Listing {
-    pub(crate) fn new(query: ListQuery) -> Self {
-        let left = query.limit.unwrap_or(usize::MAX);
-        Self { query, left, cursor: None, page: PAGE.0 }
-    }
-
-    fn check(&self) -> Result<()> {
-        let ListQuery { thread_id, checkpoint_ns, checkpoint_id, before, .. } = &self.query;
-        for (what, text) in [
-            ("thread_id", thread_id),
-            ("checkpoint_ns", checkpoint_ns),
-            ("checkpoint_id", checkpoint_id),
-            ("before", before),
-        ] {
-            text.as_ref().map_or(Ok(()), |text| check_text(what, text))?;
-        }
-        Ok(())
+    pub(crate) fn begin(query: ListQuery) -> Option<Self> {
+        ListCursor::begin(query).map(|cursor| Self(cursor, PAGE.0))
     }
 
     /// Reads the next page: one statement, so one state of the database.
-    pub(crate) async fn next_page(mut self, shared: &Shared) -> Result<Page<CheckpointTuple, Self>> {
-        self.check()?;
-        let count = self.page.min(self.left);
-        if count == 0 {
-            return Ok((Vec::new(), None));
-        }
-        let rows = self.read(shared, count).await?;
+    pub(crate) async fn next_page(self, shared: &Shared) -> Result<Page<CheckpointTuple, Self>> {
+        let Self(cursor, page) = self;
+        let count = page.min(cursor.left);
+        let rows = read_page(shared, &cursor, count).await?;
         let bytes = count_bytes(&rows);
         let tuples = tuples(&rows, &shared.codec)?;
-        self.left = self.left.saturating_sub(tuples.len());
-        let next = tuples.last().filter(|_| tuples.len() == count && self.left > 0);
-        let next = next.map(|last| {
+        let next = cursor.after(&tuples, count).map(|cursor| {
             let size = (bytes / tuples.len()).max(1);
-            let (cursor, page) = (Some(last.config.clone()), (PAGE_BYTES / size).clamp(1, PAGE.1));
-            Self { cursor, page, ..self }
+            Self(cursor, (PAGE_BYTES / size).clamp(1, PAGE.1))
         });
         Ok((tuples, next))
     }
+}
 
-    async fn read(&self, shared: &Shared, count: usize) -> Result<Vec<Row>> {
-        let limit = i64::try_from(count).unwrap_or(i64::MAX);
-        let query = &self.query;
-        let checkpoint_id = query.checkpoint_id.as_deref().filter(|id| !id.is_empty());
-        let conditions = Conditions {
-            thread_id: query.thread_id.is_some(),
-            checkpoint_ns: query.checkpoint_ns.is_some(),
-            checkpoint_id: checkpoint_id.is_some(),
-            before: query.before.is_some(),
-            filter: !query.filter.is_empty(),
-            after: self.cursor.is_some(),
-        };
-        let condition = |(key, value): (&Str, &checkpoint_core::Value)| {
-            let object = checkpoint_core::Value::Map(vec![((**key).into(), value.clone())]);
-            document::to_json(&object).map_err(|error| error.with("filter", key))
-        };
-        let filter: Vec<String> = query.filter.iter().map(condition).collect::<Result<_>>()?;
-        let filter: Vec<Json<'_>> = filter.iter().map(|json| Json(json)).collect();
-        let texts = [
-            query.thread_id.as_deref(),
-            query.checkpoint_ns.as_deref(),
-            checkpoint_id,
-            query.before.as_deref(),
-        ];
-        let texts: Vec<&str> = texts.into_iter().flatten().collect();
-        let cursor: Vec<&str> = match &self.cursor {
-            Some(last) if conditions.is_one_namespace() => last.checkpoint_id().into_iter().collect(),
-            Some(last) => {
-                vec![last.checkpoint_id().unwrap_or_default(), last.thread_id(), last.checkpoint_ns()]
-            }
-            None => Vec::new(),
-        };
-        let text = |text| (text as &(dyn ToSql + Sync), Type::TEXT);
-        let mut params: Vec<Param<'_>> = texts.iter().map(&text).collect();
-        if conditions.filter {
-            params.push((&filter, Type::JSONB_ARRAY));
-        }
-        params.extend(cursor.iter().map(text));
-        params.push((&limit, Type::INT8));
-        let (sql, params) = (&shared.sql.list(conditions), &params);
-        let run = |connection: Connection| async move { connection.query(sql, params).await };
-        shared.replica.run(run).await
+async fn read_page(shared: &Shared, cursor: &ListCursor, count: usize) -> Result<Vec<Row>> {
+    let ListCursor { query, last, .. } = cursor;
+    let conditions = ListConditions::new(query, last.is_some());
+    let mut texts: Vec<&str> = Vec::new();
+    for (what, text) in [
+        ("thread_id", &query.thread_id),
+        ("checkpoint_ns", &query.checkpoint_ns),
+        ("checkpoint_id", &query.checkpoint_id),
+        ("before", &query.before),
+    ] {
+        text.as_ref().map_or(Ok(()), |text| check_text(what, text))?;
+        texts.extend(text.as_deref());
     }
+    let condition = |(key, value): (&Str, &checkpoint_core::Value)| {
+        let object = checkpoint_core::Value::Map(vec![((**key).into(), value.clone())]);
+        document::to_json(&object).map_err(|error| error.with("filter", key))
+    };
+    let filter: Vec<String> = query.filter.iter().map(condition).collect::<Result<_>>()?;
+    let filter: Vec<Json<'_>> = filter.iter().map(|json| Json(json)).collect();
+    let mut after: Vec<&str> = last.iter().filter_map(CheckpointConfig::checkpoint_id).collect();
+    if let Some(last) = last.as_ref().filter(|_| !conditions.is_one_namespace()) {
+        after.extend([last.thread_id(), last.checkpoint_ns()]);
+    }
+    let limit = i64::try_from(count).unwrap_or(i64::MAX);
+    let mut params: Vec<Param<'_>> = texts.iter().flat_map(|text| params![TEXT: *text]).collect();
+    if conditions.filter {
+        params.extend(params![JSONB_ARRAY: filter]);
+    }
+    params.extend(after.iter().flat_map(|text| params![TEXT: *text]));
+    params.extend(params![INT8: limit]);
+    shared.replica.query(&shared.sql.list(conditions), &params).await
 }
 
 /// Walks from the parent of the target to the root: one statement per thousand ancestors.
@@ -358,16 +314,9 @@ pub(crate) async fn delta_history(
     let mut start = config.checkpoint_id().map(Str::from);
     loop {
         let (unseeded, from) = (walk.unseeded(), start.as_deref());
-        let params: [Param<'_>; 5] = [
-            (&thread_id, Type::TEXT),
-            (&checkpoint_ns, Type::TEXT),
-            (&from, Type::TEXT),
-            (&unseeded, Type::TEXT_ARRAY),
-            (&sql::ANCESTORS, Type::INT8),
-        ];
-        let params = &params;
-        let run = |connection: Connection| async move { connection.query(sql, params).await };
-        let rows = shared.database.run(run).await?;
+        let params =
+            params![TEXT: thread_id, checkpoint_ns, from; TEXT_ARRAY: unseeded; INT8: sql::ANCESTORS];
+        let rows = shared.database.query(sql, &params).await?;
         count_bytes(&rows);
         let page = ancestors(&rows, CheckpointKey::new(thread_id, checkpoint_ns, ""), &shared.codec)?;
         let Some(first) = page.first() else { break };

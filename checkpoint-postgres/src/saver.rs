@@ -92,7 +92,7 @@ impl BaseCheckpointSaver for PostgresSaver {
 
     fn list(&self, query: ListQuery) -> BoxStream<'static, Result<CheckpointTuple>> {
         let shared = Arc::clone(&self.shared);
-        pages(Some(Listing::new(query)), move |listing| {
+        pages(Listing::begin(query), move |listing| {
             let shared = Arc::clone(&shared);
             async move { shared.calls.run(Operation::list(), listing.next_page(&shared)).await }
         })

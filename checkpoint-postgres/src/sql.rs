@@ -1,5 +1,6 @@
 //! What is sent. Every statement finds its rows by a primary key; the saver's tests look at the plans.
 
+use checkpoint_core::backend::ListConditions;
 use common_postgres::quote;
 
 use crate::document::SEALED_FIELDS;
@@ -67,172 +68,204 @@ pub(crate) mod summary {
 /// What is read of a row of `checkpoints`.
 const COLUMNS: &str = "thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata";
 
-/// Which conditions a page of a listing has, besides its parameters' order: thread, namespace, id, before, filter,
-/// cursor.
-#[expect(clippy::struct_excessive_bools, reason = "each condition is there or not, independently")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Conditions {
-    pub(crate) thread_id: bool,
-    pub(crate) checkpoint_ns: bool,
-    pub(crate) checkpoint_id: bool,
-    pub(crate) before: bool,
-    pub(crate) filter: bool,
-    pub(crate) after: bool,
+/// Defines the statements: the name of each, the call that sends it, and its SQL for the schema `s`. All of them are
+/// planned by a test.
+macro_rules! statements {
+    (|$s:ident| $($(#[$doc:meta])* $name:ident: $call:literal = $sql:expr;)+) => {
+        /// The statements for the tables of one schema.
+        #[derive(Debug)]
+        pub(crate) struct Statements {
+            /// The schema, quoted and with its dot, or nothing.
+            schema: String,
+            /// For no blob to [`MAX_VALUES_ROWS`] blobs, and for many.
+            put: Vec<String>,
+            put_carrying_over: Vec<String>,
+            $($(#[$doc])* pub(crate) $name: String,)+
+        }
+
+        impl Statements {
+            pub(crate) fn new(schema: Option<&str>) -> Self {
+                let schema = schema.map_or_else(String::new, |schema| format!("{}.", quote(schema)));
+                let counts = || (0..=MAX_VALUES_ROWS).map(Some).chain([None]);
+                let $s = &*schema;
+                Self {
+                    put: counts().map(|blobs| put($s, false, blobs)).collect(),
+                    put_carrying_over: counts().map(|blobs| put($s, true, blobs)).collect(),
+                    $($name: $sql,)+
+                    schema,
+                }
+            }
+
+            /// Every statement with the name of its call, listings with each set of conditions.
+            pub(crate) fn all(&self) -> Vec<(&'static str, String)> {
+                let puts = self.put.iter().chain(&self.put_carrying_over).map(|sql| ("put", sql.clone()));
+                let lists = ListConditions::all().map(|conditions| {
+                    let call = match (conditions.thread_id, conditions.checkpoint_ns) {
+                        (true, true) => "list of a namespace",
+                        (true, false) => "list of a thread",
+                        _ => "list of all threads",
+                    };
+                    (call, self.list(conditions))
+                });
+                [$(($call, self.$name.clone())),+].into_iter().chain(puts).chain(lists).collect()
+            }
+        }
+    };
 }
 
-impl Conditions {
-    /// Whether a listing is one of a single namespace, in which the id alone is the cursor and the index gives the order.
-    pub(crate) fn is_one_namespace(self) -> bool {
-        self.thread_id && self.checkpoint_ns
-    }
-}
-
-/// The statements for the tables of one schema.
-#[derive(Debug)]
-pub(crate) struct Statements {
-    /// The schema, quoted and with its dot, or nothing.
-    schema: String,
-    /// For no blob to [`MAX_VALUES_ROWS`] blobs, and for many.
-    put: Vec<String>,
-    put_carrying: Vec<String>,
-    pub(crate) upsert_writes: String,
-    pub(crate) insert_writes: String,
-    pub(crate) get: String,
-    pub(crate) get_latest: String,
-    pub(crate) delete_thread: String,
-    pub(crate) list_threads: String,
-    pub(crate) history: String,
-    pub(crate) history_from: String,
-    pub(crate) ancestors: String,
-    pub(crate) newest: String,
-    pub(crate) namespaces: String,
-    pub(crate) prune: String,
-    pub(crate) select_runs: String,
-    pub(crate) delete_runs: String,
-    pub(crate) lock_table: String,
-    pub(crate) delete_unnamed_blobs: String,
-    pub(crate) copy: String,
-    pub(crate) select_bound_blobs: String,
-    pub(crate) select_bound_writes: String,
-    pub(crate) select_bound_fields: String,
-    pub(crate) set_fields: String,
-    pub(crate) upsert_blobs: String,
-    pub(crate) replace_write: String,
+statements! { |s|
+    upsert_writes: "put_writes" = put_writes(s, "DO UPDATE SET channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob");
+    insert_writes: "put_writes" = put_writes(s, "DO NOTHING");
+    get: "get_tuple" = tuples(s, &checkpoint_at(s, COLUMNS, "$1", "$2", "$3"), "");
+    get_latest: "get_tuple" = tuples(s, &latest(s, COLUMNS), "");
+    /// Checkpoints come first, as in `put`, so that nobody who works without the lock (Python) is met in another order.
+    delete_thread: "delete_thread" = format!(
+        "WITH checkpoints AS (DELETE FROM {s}checkpoints WHERE thread_id = $1), \
+         blobs AS (DELETE FROM {s}checkpoint_blobs WHERE thread_id = $1) \
+         DELETE FROM {s}checkpoint_writes WHERE thread_id = $1"
+    );
+    /// Jumps from thread to thread in the index, and in each from namespace to namespace.
+    list_threads: "list_threads" = format!(
+        "WITH RECURSIVE threads AS ( \
+         (SELECT thread_id FROM {s}checkpoints WHERE $1::text IS NULL OR thread_id > $1 ORDER BY thread_id LIMIT 1) \
+         UNION ALL \
+         SELECT (SELECT c.thread_id FROM {s}checkpoints c WHERE c.thread_id > t.thread_id ORDER BY c.thread_id LIMIT 1) \
+         FROM threads t WHERE t.thread_id IS NOT NULL) \
+         SELECT t.thread_id, n.newest FROM (SELECT thread_id FROM threads WHERE thread_id IS NOT NULL LIMIT $2) t \
+         CROSS JOIN LATERAL ( \
+         {namespaces} \
+         SELECT max((SELECT c.checkpoint_id FROM {s}checkpoints c WHERE c.thread_id = t.thread_id \
+         AND c.checkpoint_ns = n.checkpoint_ns ORDER BY c.checkpoint_id DESC LIMIT 1) COLLATE \"C\") AS newest \
+         FROM namespaces n WHERE n.checkpoint_ns IS NOT NULL) n",
+        namespaces = with_namespaces(s, "t.thread_id"),
+    );
+    history: "get_delta_channel_history" = history(s, &format!(
+        "CASE WHEN $3::text IS NULL THEN ({}) ELSE ({}) END",
+        latest(s, "parent_checkpoint_id"),
+        checkpoint_at(s, "parent_checkpoint_id", "$1", "$2", "$3"),
+    ));
+    history_from: "get_delta_channel_history" = history(s, "$3::text");
+    /// The namespaces of a thread in which there is a checkpoint.
+    namespaces: "prune" = { let namespaces = with_namespaces(s, "$1");
+    format!("{namespaces} SELECT checkpoint_ns FROM namespaces WHERE checkpoint_ns IS NOT NULL") };
+    /// The newest checkpoint of a namespace, and whether it is an old one whose sends stand on its parent.
+    newest: "prune" = format!(
+        "SELECT {SUMMARY}, {}, c.checkpoint->'v' < '{SENDS_INSIDE_FROM}' AND (SELECT true FROM {s}checkpoint_writes w \
+         WHERE w.thread_id = $1 AND w.checkpoint_ns = $2 AND w.checkpoint_id = c.parent_checkpoint_id \
+         AND w.channel = '{TASKS}' ORDER BY w.task_id, w.idx LIMIT 1) AS sends \
+         FROM {s}checkpoints c WHERE thread_id = $1 AND checkpoint_ns = $2 ORDER BY checkpoint_id DESC LIMIT 1",
+        with_blobs(s)
+    );
+    /// What pruning has to know of `$3` and its ancestors, `$4` at most.
+    ancestors: "prune" = format!(
+        "WITH RECURSIVE walk AS ( \
+         SELECT 0 AS depth, $3::text AS checkpoint_id \
+         UNION ALL \
+         SELECT w.depth + 1, c.parent_checkpoint_id FROM walk w CROSS JOIN LATERAL ({parent}) c \
+         WHERE c.parent_checkpoint_id <> '' AND w.depth + 1 < $4) \
+         SELECT {SUMMARY}, {blobs} FROM walk w CROSS JOIN LATERAL ({row}) c ORDER BY w.depth",
+        parent = checkpoint_at(s, "parent_checkpoint_id", "$1", "$2", "w.checkpoint_id"),
+        blobs = with_blobs(s),
+        row = checkpoint_at(s, "*", "$1", "$2", "w.checkpoint_id"),
+    );
+    /// Keeps of a namespace the checkpoints `$3`, of which the first is the newest, and the writes beyond that one.
+    prune: "prune" = format!(
+        "WITH pruned AS (DELETE FROM {s}checkpoints WHERE thread_id = $1 AND checkpoint_ns = $2 \
+         AND checkpoint_id <> ALL ($3)), \
+         roots AS (UPDATE {s}checkpoints SET parent_checkpoint_id = NULL WHERE thread_id = $1 AND checkpoint_ns = $2 \
+         AND checkpoint_id = ANY ($3) AND parent_checkpoint_id <> ALL ($3)) \
+         DELETE FROM {s}checkpoint_writes WHERE thread_id = $1 AND checkpoint_ns = $2 \
+         AND checkpoint_id <> ALL ($3) AND checkpoint_id < ($3::text[])[1]"
+    );
+    /// Deletes the blobs of threads that no checkpoint names any more.
+    delete_unnamed_blobs: "prune" = format!(
+        "WITH named AS MATERIALIZED (SELECT DISTINCT c.thread_id, c.checkpoint_ns, v.key, v.value \
+         FROM {s}checkpoints c CROSS JOIN LATERAL jsonb_each_text({}) v WHERE c.thread_id = ANY($1)) \
+         DELETE FROM {s}checkpoint_blobs b WHERE b.thread_id = ANY($1) AND NOT EXISTS ( \
+         SELECT FROM named n WHERE n.thread_id = b.thread_id AND n.checkpoint_ns = b.checkpoint_ns \
+         AND n.key = b.channel AND n.value = b.version)",
+        versions_of("c.checkpoint")
+    );
+    select_runs: "delete_for_runs" = format!("SELECT DISTINCT thread_id FROM {s}checkpoints WHERE metadata->'run_id' = ANY($1)");
+    /// Deletes the checkpoints of runs `$1` in the threads `$2`, with their writes.
+    delete_runs: "delete_for_runs" = format!(
+        "WITH gone AS (DELETE FROM {s}checkpoints WHERE metadata->'run_id' = ANY($1) AND thread_id = ANY($2) \
+         RETURNING thread_id, checkpoint_ns, checkpoint_id) \
+         DELETE FROM {s}checkpoint_writes w USING gone g WHERE w.thread_id = g.thread_id \
+         AND w.checkpoint_ns = g.checkpoint_ns AND w.checkpoint_id = g.checkpoint_id"
+    );
+    /// Copies thread `$1` to `$2`, but for values whose type ends with `$3`: those are bound to their place.
+    copy: "copy_thread" = format!(
+        "WITH checkpoints AS (INSERT INTO {s}checkpoints \
+         (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata) \
+         SELECT $2, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata \
+         FROM {s}checkpoints WHERE thread_id = $1 \
+         ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET \
+         parent_checkpoint_id = EXCLUDED.parent_checkpoint_id, type = EXCLUDED.type, \
+         checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata), \
+         blobs AS (INSERT INTO {s}checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob) \
+         SELECT $2, checkpoint_ns, channel, version, type, blob FROM {s}checkpoint_blobs \
+         WHERE thread_id = $1 AND right(type, length($3)) <> $3 \
+         ON CONFLICT (thread_id, checkpoint_ns, channel, version) \
+         DO UPDATE SET type = EXCLUDED.type, blob = EXCLUDED.blob) \
+         INSERT INTO {s}checkpoint_writes \
+         (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob) \
+         SELECT $2, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob \
+         FROM {s}checkpoint_writes WHERE thread_id = $1 AND (type IS NULL OR right(type, length($3)) <> $3) \
+         ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET \
+         task_path = EXCLUDED.task_path, channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob"
+    );
+    /// The next `$6` blobs that are bound to their place (type ends with `$2`), after a key.
+    select_bound_blobs: "copy_thread" = format!(
+        "SELECT checkpoint_ns, channel, version, type, blob FROM {s}checkpoint_blobs WHERE thread_id = $1 \
+         AND right(type, length($2)) = $2 \
+         AND ($3::text IS NULL OR (checkpoint_ns, channel, version) > ($3, $4, $5)) \
+         ORDER BY checkpoint_ns, channel, version LIMIT $6"
+    );
+    /// The next `$7` writes that are bound to their place (type ends with `$2`), after a key.
+    select_bound_writes: "copy_thread" = format!(
+        "SELECT checkpoint_ns, checkpoint_id, task_id, task_path, channel, idx, type, blob \
+         FROM {s}checkpoint_writes WHERE thread_id = $1 AND right(type, length($2)) = $2 \
+         AND ($3::text IS NULL OR (checkpoint_ns, checkpoint_id, task_id, idx) > ($3, $4, $5, $6)) \
+         ORDER BY checkpoint_ns, checkpoint_id, task_id, idx LIMIT $7"
+    );
+    select_bound_fields: "copy_thread" = format!(
+        "SELECT checkpoint_ns, checkpoint_id, checkpoint->'{SEALED_FIELDS}' FROM {s}checkpoints \
+         WHERE thread_id = $1 AND right(checkpoint->'{SEALED_FIELDS}'->>0, length($2)) = $2"
+    );
+    set_fields: "copy_thread" = format!(
+        "UPDATE {s}checkpoints SET checkpoint = jsonb_set(checkpoint, '{{{SEALED_FIELDS}}}', $4) \
+         WHERE thread_id = $1 AND checkpoint_ns = $2 AND checkpoint_id = $3"
+    );
+    upsert_blobs: "copy_thread" = format!(
+        "INSERT INTO {s}checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob) \
+         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (thread_id, checkpoint_ns, channel, version) \
+         DO UPDATE SET type = EXCLUDED.type, blob = EXCLUDED.blob"
+    );
+    replace_write: "copy_thread" = format!(
+        "INSERT INTO {s}checkpoint_writes \
+         (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
+         ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET \
+         task_path = EXCLUDED.task_path, channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob"
+    );
 }
 
 impl Statements {
-    pub(crate) fn new(schema: Option<&str>) -> Self {
-        let schema = schema.map_or_else(String::new, |schema| format!("{}.", quote(schema)));
-        let s = &schema;
-        let counts = || (0..=MAX_VALUES_ROWS).map(Some).chain([None]);
-        Self {
-            put: counts().map(|blobs| put(s, false, blobs)).collect(),
-            put_carrying: counts().map(|blobs| put(s, true, blobs)).collect(),
-            upsert_writes: put_writes(
-                s,
-                "DO UPDATE SET channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob",
-            ),
-            insert_writes: put_writes(s, "DO NOTHING"),
-            get: tuples(s, &checkpoint_at(s, COLUMNS, "$1", "$2", "$3"), ""),
-            get_latest: tuples(s, &latest(s, COLUMNS), ""),
-            delete_thread: delete_thread(s),
-            list_threads: list_threads(s),
-            history: history(
-                s,
-                &format!(
-                    "CASE WHEN $3::text IS NULL THEN ({}) ELSE ({}) END",
-                    latest(s, "parent_checkpoint_id"),
-                    checkpoint_at(s, "parent_checkpoint_id", "$1", "$2", "$3"),
-                ),
-            ),
-            history_from: history(s, "$3::text"),
-            ancestors: ancestors(s),
-            newest: newest(s),
-            namespaces: namespaces(s),
-            prune: prune(s),
-            select_runs: format!(
-                "SELECT DISTINCT thread_id FROM {s}checkpoints WHERE metadata->'run_id' = ANY($1)"
-            ),
-            delete_runs: delete_runs(s),
-            lock_table: format!(
-                "LOCK TABLE {s}checkpoints, {s}checkpoint_writes IN SHARE ROW EXCLUSIVE MODE"
-            ),
-            delete_unnamed_blobs: delete_unnamed_blobs(s),
-            copy: copy(s),
-            select_bound_blobs: select_bound_blobs(s),
-            select_bound_writes: select_bound_writes(s),
-            select_bound_fields: format!(
-                "SELECT checkpoint_ns, checkpoint_id, checkpoint->'{SEALED_FIELDS}' FROM {s}checkpoints \
-                 WHERE thread_id = $1 AND right(checkpoint->'{SEALED_FIELDS}'->>0, length($2)) = $2"
-            ),
-            set_fields: format!(
-                "UPDATE {s}checkpoints SET checkpoint = jsonb_set(checkpoint, '{{{SEALED_FIELDS}}}', $4) \
-                 WHERE thread_id = $1 AND checkpoint_ns = $2 AND checkpoint_id = $3"
-            ),
-            upsert_blobs: upsert_blobs(s),
-            replace_write: replace_write(s),
-            schema,
-        }
-    }
-
-    /// Every statement with the name of its call, listings with each set of conditions.
-    pub(crate) fn all(&self) -> Vec<(&'static str, String)> {
-        let mut all: Vec<_> = [
-            ("put_writes", &self.upsert_writes),
-            ("put_writes", &self.insert_writes),
-            ("get_tuple", &self.get),
-            ("get_tuple", &self.get_latest),
-            ("delete_thread", &self.delete_thread),
-            ("list_threads", &self.list_threads),
-            ("get_delta_channel_history", &self.history),
-            ("get_delta_channel_history", &self.history_from),
-            ("prune", &self.namespaces),
-            ("prune", &self.newest),
-            ("prune", &self.ancestors),
-            ("prune", &self.prune),
-            ("prune", &self.delete_unnamed_blobs),
-            ("delete_for_runs", &self.select_runs),
-            ("delete_for_runs", &self.delete_runs),
-            ("copy_thread", &self.copy),
-            ("copy_thread", &self.select_bound_blobs),
-            ("copy_thread", &self.select_bound_writes),
-            ("copy_thread", &self.select_bound_fields),
-            ("copy_thread", &self.set_fields),
-            ("copy_thread", &self.upsert_blobs),
-            ("copy_thread", &self.replace_write),
-        ]
-        .map(|(call, sql)| (call, sql.clone()))
-        .into();
-        all.extend(self.put.iter().chain(&self.put_carrying).map(|sql| ("put", sql.clone())));
-        for conditions in 0_u8..64 {
-            let has = |bit: u8| conditions & (1 << bit) != 0;
-            let page = Conditions {
-                thread_id: has(0),
-                checkpoint_ns: has(1),
-                checkpoint_id: has(2),
-                before: has(3),
-                filter: has(4),
-                after: has(5),
-            };
-            let call = match (page.thread_id, page.checkpoint_ns) {
-                (true, true) => "list of a namespace",
-                (true, false) => "list of a thread",
-                _ => "list of all threads",
-            };
-            all.push((call, self.list(page)));
-        }
-        all
+    /// Locks the tables against all writers. (It has no plan.)
+    pub(crate) fn lock_tables(&self) -> String {
+        format!("LOCK TABLE {0}checkpoints, {0}checkpoint_writes IN SHARE ROW EXCLUSIVE MODE", self.schema)
     }
 
     /// Stores a checkpoint with so many blobs, and whether their parameters are arrays. It may carry over others.
     pub(crate) fn put(&self, carries: bool, blobs: usize) -> (&str, bool) {
-        let statements = if carries { &self.put_carrying } else { &self.put };
+        let statements = if carries { &self.put_carrying_over } else { &self.put };
         let at = blobs.min(MAX_VALUES_ROWS + 1);
         (statements.get(at).map_or("", String::as_str), at > MAX_VALUES_ROWS)
     }
 
-    /// One page of a listing. Parameters: the conditions' values in the order of [`Conditions`], then how many rows.
-    pub(crate) fn list(&self, page: Conditions) -> String {
+    /// One page of a listing. Parameters: the conditions' values in the order of [`ListConditions`], then how many rows.
+    pub(crate) fn list(&self, page: ListConditions) -> String {
         let s = &self.schema;
         let mut conditions = Vec::new();
         let mut number = 0;
@@ -414,33 +447,6 @@ fn versions_of(document: &str) -> String {
     )
 }
 
-/// Checkpoints come first, as in `put`, so that nobody who works without the lock (Python) is met in another order.
-fn delete_thread(s: &str) -> String {
-    format!(
-        "WITH checkpoints AS (DELETE FROM {s}checkpoints WHERE thread_id = $1), \
-         blobs AS (DELETE FROM {s}checkpoint_blobs WHERE thread_id = $1) \
-         DELETE FROM {s}checkpoint_writes WHERE thread_id = $1"
-    )
-}
-
-/// Jumps from thread to thread in the index, and in each from namespace to namespace.
-fn list_threads(s: &str) -> String {
-    format!(
-        "WITH RECURSIVE threads AS ( \
-         (SELECT thread_id FROM {s}checkpoints WHERE $1::text IS NULL OR thread_id > $1 ORDER BY thread_id LIMIT 1) \
-         UNION ALL \
-         SELECT (SELECT c.thread_id FROM {s}checkpoints c WHERE c.thread_id > t.thread_id ORDER BY c.thread_id LIMIT 1) \
-         FROM threads t WHERE t.thread_id IS NOT NULL) \
-         SELECT t.thread_id, n.newest FROM (SELECT thread_id FROM threads WHERE thread_id IS NOT NULL LIMIT $2) t \
-         CROSS JOIN LATERAL ( \
-         {namespaces} \
-         SELECT max((SELECT c.checkpoint_id FROM {s}checkpoints c WHERE c.thread_id = t.thread_id \
-         AND c.checkpoint_ns = n.checkpoint_ns ORDER BY c.checkpoint_id DESC LIMIT 1) COLLATE \"C\") AS newest \
-         FROM namespaces n WHERE n.checkpoint_ns IS NOT NULL) n",
-        namespaces = with_namespaces(s, "t.thread_id"),
-    )
-}
-
 /// Jumps from namespace to namespace of a thread in the index; the last row is NULL.
 fn with_namespaces(s: &str, thread: &str) -> String {
     format!(
@@ -508,134 +514,6 @@ fn with_blobs(s: &str) -> String {
         "ARRAY(SELECT v.key FROM jsonb_each_text({}) v WHERE coalesce(({}), 'empty') <> 'empty') AS blobs",
         versions_of("c.checkpoint"),
         blob_at(s, "b.type", "$1", "$2", "v.key", "v.value"),
-    )
-}
-
-/// What pruning has to know of `$3` and its ancestors, `$4` at most.
-fn ancestors(s: &str) -> String {
-    format!(
-        "WITH RECURSIVE walk AS ( \
-         SELECT 0 AS depth, $3::text AS checkpoint_id \
-         UNION ALL \
-         SELECT w.depth + 1, c.parent_checkpoint_id FROM walk w CROSS JOIN LATERAL ({parent}) c \
-         WHERE c.parent_checkpoint_id <> '' AND w.depth + 1 < $4) \
-         SELECT {SUMMARY}, {blobs} FROM walk w CROSS JOIN LATERAL ({row}) c ORDER BY w.depth",
-        parent = checkpoint_at(s, "parent_checkpoint_id", "$1", "$2", "w.checkpoint_id"),
-        blobs = with_blobs(s),
-        row = checkpoint_at(s, "*", "$1", "$2", "w.checkpoint_id"),
-    )
-}
-
-/// The newest checkpoint of a namespace, and whether it is an old one whose sends stand on its parent.
-fn newest(s: &str) -> String {
-    format!(
-        "SELECT {SUMMARY}, {}, c.checkpoint->'v' < '{SENDS_INSIDE_FROM}' AND (SELECT true FROM {s}checkpoint_writes w \
-         WHERE w.thread_id = $1 AND w.checkpoint_ns = $2 AND w.checkpoint_id = c.parent_checkpoint_id \
-         AND w.channel = '{TASKS}' ORDER BY w.task_id, w.idx LIMIT 1) AS sends \
-         FROM {s}checkpoints c WHERE thread_id = $1 AND checkpoint_ns = $2 ORDER BY checkpoint_id DESC LIMIT 1",
-        with_blobs(s)
-    )
-}
-
-/// The namespaces of a thread in which there is a checkpoint.
-fn namespaces(s: &str) -> String {
-    let namespaces = with_namespaces(s, "$1");
-    format!("{namespaces} SELECT checkpoint_ns FROM namespaces WHERE checkpoint_ns IS NOT NULL")
-}
-
-/// Keeps of a namespace the checkpoints `$3`, of which the first is the newest, and the writes beyond that one.
-fn prune(s: &str) -> String {
-    format!(
-        "WITH pruned AS (DELETE FROM {s}checkpoints WHERE thread_id = $1 AND checkpoint_ns = $2 \
-         AND checkpoint_id <> ALL ($3)), \
-         roots AS (UPDATE {s}checkpoints SET parent_checkpoint_id = NULL WHERE thread_id = $1 AND checkpoint_ns = $2 \
-         AND checkpoint_id = ANY ($3) AND parent_checkpoint_id <> ALL ($3)) \
-         DELETE FROM {s}checkpoint_writes WHERE thread_id = $1 AND checkpoint_ns = $2 \
-         AND checkpoint_id <> ALL ($3) AND checkpoint_id < ($3::text[])[1]"
-    )
-}
-
-/// Deletes the checkpoints of runs `$1` in the threads `$2`, with their writes.
-fn delete_runs(s: &str) -> String {
-    format!(
-        "WITH gone AS (DELETE FROM {s}checkpoints WHERE metadata->'run_id' = ANY($1) AND thread_id = ANY($2) \
-         RETURNING thread_id, checkpoint_ns, checkpoint_id) \
-         DELETE FROM {s}checkpoint_writes w USING gone g WHERE w.thread_id = g.thread_id \
-         AND w.checkpoint_ns = g.checkpoint_ns AND w.checkpoint_id = g.checkpoint_id"
-    )
-}
-
-/// Deletes the blobs of threads that no checkpoint names any more.
-fn delete_unnamed_blobs(s: &str) -> String {
-    format!(
-        "WITH named AS MATERIALIZED (SELECT DISTINCT c.thread_id, c.checkpoint_ns, v.key, v.value \
-         FROM {s}checkpoints c CROSS JOIN LATERAL jsonb_each_text({}) v WHERE c.thread_id = ANY($1)) \
-         DELETE FROM {s}checkpoint_blobs b WHERE b.thread_id = ANY($1) AND NOT EXISTS ( \
-         SELECT FROM named n WHERE n.thread_id = b.thread_id AND n.checkpoint_ns = b.checkpoint_ns \
-         AND n.key = b.channel AND n.value = b.version)",
-        versions_of("c.checkpoint")
-    )
-}
-
-/// Copies thread `$1` to `$2`, but for values whose type ends with `$3`: those are bound to their place.
-fn copy(s: &str) -> String {
-    format!(
-        "WITH checkpoints AS (INSERT INTO {s}checkpoints \
-         (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata) \
-         SELECT $2, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata \
-         FROM {s}checkpoints WHERE thread_id = $1 \
-         ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET \
-         parent_checkpoint_id = EXCLUDED.parent_checkpoint_id, type = EXCLUDED.type, \
-         checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata), \
-         blobs AS (INSERT INTO {s}checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob) \
-         SELECT $2, checkpoint_ns, channel, version, type, blob FROM {s}checkpoint_blobs \
-         WHERE thread_id = $1 AND right(type, length($3)) <> $3 \
-         ON CONFLICT (thread_id, checkpoint_ns, channel, version) \
-         DO UPDATE SET type = EXCLUDED.type, blob = EXCLUDED.blob) \
-         INSERT INTO {s}checkpoint_writes \
-         (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob) \
-         SELECT $2, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob \
-         FROM {s}checkpoint_writes WHERE thread_id = $1 AND (type IS NULL OR right(type, length($3)) <> $3) \
-         ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET \
-         task_path = EXCLUDED.task_path, channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob"
-    )
-}
-
-/// The next `$6` blobs that are bound to their place (type ends with `$2`), after a key.
-fn select_bound_blobs(s: &str) -> String {
-    format!(
-        "SELECT checkpoint_ns, channel, version, type, blob FROM {s}checkpoint_blobs WHERE thread_id = $1 \
-         AND right(type, length($2)) = $2 \
-         AND ($3::text IS NULL OR (checkpoint_ns, channel, version) > ($3, $4, $5)) \
-         ORDER BY checkpoint_ns, channel, version LIMIT $6"
-    )
-}
-
-/// The next `$7` writes that are bound to their place (type ends with `$2`), after a key.
-fn select_bound_writes(s: &str) -> String {
-    format!(
-        "SELECT checkpoint_ns, checkpoint_id, task_id, task_path, channel, idx, type, blob \
-         FROM {s}checkpoint_writes WHERE thread_id = $1 AND right(type, length($2)) = $2 \
-         AND ($3::text IS NULL OR (checkpoint_ns, checkpoint_id, task_id, idx) > ($3, $4, $5, $6)) \
-         ORDER BY checkpoint_ns, checkpoint_id, task_id, idx LIMIT $7"
-    )
-}
-
-fn upsert_blobs(s: &str) -> String {
-    format!(
-        "INSERT INTO {s}checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob) \
-         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (thread_id, checkpoint_ns, channel, version) \
-         DO UPDATE SET type = EXCLUDED.type, blob = EXCLUDED.blob"
-    )
-}
-
-fn replace_write(s: &str) -> String {
-    format!(
-        "INSERT INTO {s}checkpoint_writes \
-         (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
-         ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET \
-         task_path = EXCLUDED.task_path, channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob"
     )
 }
 

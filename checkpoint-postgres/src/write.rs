@@ -10,8 +10,7 @@ use checkpoint_core::{
     Result, Str, id,
 };
 use common_postgres::tokio_postgres::Row;
-use common_postgres::tokio_postgres::types::Type;
-use common_postgres::{Connection, Json, Param, SYSTEM, Transaction, column, text};
+use common_postgres::{Connection, Json, Param, SYSTEM, Transaction, column, params, text};
 use indexmap::IndexMap;
 use serde::de::IgnoredAny;
 
@@ -89,35 +88,25 @@ impl CheckpointRow<'_> {
         let (thread_id, checkpoint_ns) = (self.config.thread_id(), self.config.checkpoint_ns());
         let (lock, parent) = (Lock::of(thread_id), self.config.checkpoint_id());
         let (document, metadata) = (Json(json), Json(self.metadata));
-        let mut params: Vec<Param<'_>> = vec![
-            (&lock::CLASS, Type::INT4),
-            (lock.key(), Type::INT4),
-            (&thread_id, Type::TEXT),
-            (&checkpoint_ns, Type::TEXT),
-            (&self.checkpoint_id, Type::TEXT),
-            (&parent, Type::TEXT),
-            (&document, Type::JSONB),
-            (&metadata, Type::JSONB),
-        ];
+        let mut params: Vec<Param<'_>> = params![
+            INT4: lock::CLASS, *lock.key();
+            TEXT: thread_id, checkpoint_ns, self.checkpoint_id, parent;
+            JSONB: document, metadata
+        ]
+        .to_vec();
         let carried_over = carried_over.as_deref().map(Json);
-        params.extend(carried_over.as_ref().map(|versions| (versions as _, Type::JSONB)));
+        params.extend(carried_over.iter().flat_map(|versions| params![JSONB: *versions]));
         let channels: Vec<&str> = blobs.iter().map(|blob| &*blob.channel).collect();
         let versions: Vec<&str> = blobs.iter().map(|blob| &*blob.version).collect();
         let types: Vec<&str> = blobs.iter().map(|blob| &*blob.value.tag).collect();
         let data: Vec<Blob<'_>> = blobs.iter().map(|blob| Blob(&blob.value.data)).collect();
         let (sql, takes_arrays) = shared.sql.put(carried_over.is_some(), blobs.len());
         if takes_arrays {
-            params.push((&channels, Type::TEXT_ARRAY));
-            params.push((&versions, Type::TEXT_ARRAY));
-            params.push((&types, Type::TEXT_ARRAY));
-            params.push((&data, Type::BYTEA_ARRAY));
+            params.extend(params![TEXT_ARRAY: channels, versions, types; BYTEA_ARRAY: data]);
         } else {
             for (((channel, version), of_type), data) in channels.iter().zip(&versions).zip(&types).zip(&data)
             {
-                params.push((channel, Type::TEXT));
-                params.push((version, Type::TEXT));
-                params.push((of_type, Type::TEXT));
-                params.push((data, Type::BYTEA));
+                params.extend(params![TEXT: *channel, *version, *of_type; BYTEA: *data]);
             }
         }
         if waits {
@@ -152,30 +141,22 @@ pub(crate) async fn put_writes(
     let channels: Vec<&str> = writes.rows.iter().map(|row| &*row.channel).collect();
     let types: Vec<&str> = writes.rows.iter().map(|row| &*row.value.tag).collect();
     let data: Vec<Blob<'_>> = writes.rows.iter().map(|row| Blob(&row.value.data)).collect();
-    let params: [Param<'_>; 11] = [
-        (&lock::CLASS, Type::INT4),
-        (lock.key(), Type::INT4),
-        (&&*writes.thread_id, Type::TEXT),
-        (&&*writes.checkpoint_ns, Type::TEXT),
-        (&&*writes.checkpoint_id, Type::TEXT),
-        (&&*writes.task_id, Type::TEXT),
-        (&&*writes.task_path, Type::TEXT),
-        (&indexes, Type::INT4_ARRAY),
-        (&channels, Type::TEXT_ARRAY),
-        (&types, Type::TEXT_ARRAY),
-        (&data, Type::BYTEA_ARRAY),
+    let params = params![
+        INT4: lock::CLASS, *lock.key();
+        TEXT: &*writes.thread_id, &*writes.checkpoint_ns, &*writes.checkpoint_id, &*writes.task_id, &*writes.task_path;
+        INT4_ARRAY: indexes;
+        TEXT_ARRAY: channels, types;
+        BYTEA_ARRAY: data
     ];
     let sql = if writes.replace { &shared.sql.upsert_writes } else { &shared.sql.insert_writes };
-    let params = &params;
-    let run = |connection: Connection| async move { connection.query(sql, params).await };
-    shared.database.run(run).await.map(|_| ())
+    shared.database.query(sql, &params).await.map(|_| ())
 }
 
 pub(crate) async fn delete_thread(shared: &Shared, thread_id: &str) -> Result<()> {
     check_text("thread_id", thread_id)?;
     let lock = &lock::take(&[Lock::of(thread_id)], &[]);
     let run = |connection: Connection| async move {
-        connection.transact(lock, &shared.sql.delete_thread, &[(&thread_id, Type::TEXT)]).await
+        connection.transact(lock, &shared.sql.delete_thread, &params![TEXT: thread_id]).await
     };
     shared.database.run(run).await.map(|_| ())
 }
@@ -193,18 +174,18 @@ pub(crate) async fn delete_for_runs(shared: &Shared, run_ids: &[&str]) -> Result
     let run_ids = &run_ids;
     let run = |mut connection: Connection| async move {
         let transaction = connection.begin().await?;
-        let rows = transaction.query(&shared.sql.select_runs, &[(run_ids, Type::JSONB_ARRAY)]).await?;
+        let rows = transaction.query(&shared.sql.select_runs, &params![JSONB_ARRAY: *run_ids]).await?;
         let threads = rows.iter().map(|row| column::<&str>(row, 0)).collect::<Result<Vec<_>>>()?;
         if !threads.is_empty() {
             if threads.len() > MAX_LOCKED {
-                transaction.batch(&shared.sql.lock_table).await?;
+                transaction.batch(&shared.sql.lock_tables()).await?;
             } else {
                 let locks: Vec<Lock> = threads.iter().map(|thread_id| Lock::of(thread_id)).collect();
                 transaction.batch(&lock::take(&locks, &[])).await?;
             }
-            let params: [Param<'_>; 2] = [(run_ids, Type::JSONB_ARRAY), (&threads, Type::TEXT_ARRAY)];
+            let params = params![JSONB_ARRAY: *run_ids; TEXT_ARRAY: threads];
             transaction.query(&shared.sql.delete_runs, &params).await?;
-            transaction.query(&shared.sql.delete_unnamed_blobs, &[(&threads, Type::TEXT_ARRAY)]).await?;
+            transaction.query(&shared.sql.delete_unnamed_blobs, &params![TEXT_ARRAY: threads]).await?;
         }
         transaction.commit().await
     };
@@ -218,22 +199,21 @@ pub(crate) async fn keep_latest(shared: &Shared, thread_id: &str) -> Result<()> 
     let run = |mut connection: Connection| async move {
         let transaction = connection.begin().await?;
         transaction.batch(&lock::take(&[Lock::of(thread_id)], &[])).await?;
-        let thread: Param<'_> = (&thread_id, Type::TEXT);
-        let namespaces = transaction.query(&shared.sql.namespaces, std::slice::from_ref(&thread)).await?;
+        let namespaces = transaction.query(&shared.sql.namespaces, &params![TEXT: thread_id]).await?;
         for row in &namespaces {
             let checkpoint_ns: &str = column(row, 0)?;
-            let namespace: [Param<'_>; 2] = [thread.clone(), (&checkpoint_ns, Type::TEXT)];
             let context = CheckpointKey::new(thread_id, checkpoint_ns, "").context();
-            let Some(keep) = needed(shared, &transaction, &namespace).await.map_err(context)? else {
+            let Some(keep) = needed(shared, &transaction, thread_id, checkpoint_ns).await.map_err(context)?
+            else {
                 continue;
             };
             let keep: Vec<&str> = keep.iter().map(|id| &**id).collect();
-            let [thread, namespace] = namespace;
-            transaction.query(&shared.sql.prune, &[thread, namespace, (&keep, Type::TEXT_ARRAY)]).await?;
+            let params = params![TEXT: thread_id, checkpoint_ns; TEXT_ARRAY: keep];
+            transaction.query(&shared.sql.prune, &params).await?;
         }
         if !namespaces.is_empty() {
             let threads = vec![thread_id];
-            transaction.query(&shared.sql.delete_unnamed_blobs, &[(&threads, Type::TEXT_ARRAY)]).await?;
+            transaction.query(&shared.sql.delete_unnamed_blobs, &params![TEXT_ARRAY: threads]).await?;
         }
         transaction.commit().await
     };
@@ -244,9 +224,10 @@ pub(crate) async fn keep_latest(shared: &Shared, thread_id: &str) -> Result<()> 
 async fn needed(
     shared: &Shared,
     transaction: &Transaction<'_>,
-    namespace: &[Param<'_>; 2],
+    thread_id: &str,
+    checkpoint_ns: &str,
 ) -> Result<Option<Vec<Str>>> {
-    let newest = transaction.query(&shared.sql.newest, namespace).await?;
+    let newest = transaction.query(&shared.sql.newest, &params![TEXT: thread_id, checkpoint_ns]).await?;
     let Some(row) = newest.first() else { return Ok(None) };
     let has_sends: Option<bool> = column(row, at::HAS_SENDS)?;
     let (newest_id, newest) = summary(row)?;
@@ -254,9 +235,7 @@ async fn needed(
     keep.extend(newest.parent_checkpoint_id.clone().filter(|_| has_sends == Some(true)));
     let mut needed = NeededAncestors::new(&newest);
     while let Some(next) = needed.next().cloned() {
-        let [thread, checkpoint_ns] = namespace.clone();
-        let params: [Param<'_>; 4] =
-            [thread, checkpoint_ns, (&&*next, Type::TEXT), (&sql::ANCESTORS, Type::INT8)];
+        let params = params![TEXT: thread_id, checkpoint_ns, &*next; INT8: sql::ANCESTORS];
         for row in &transaction.query(&shared.sql.ancestors, &params).await? {
             let (id, ancestor) = summary(row)?;
             if needed.next() != Some(&id) {
@@ -302,8 +281,7 @@ pub(crate) async fn copy_thread(shared: &Shared, source: &str, target: &str) -> 
         return Ok(());
     }
     let run = |mut connection: Connection| async move {
-        let params: [Param<'_>; 3] =
-            [(&source, Type::TEXT), (&target, Type::TEXT), (&BOUND_SUFFIX, Type::TEXT)];
+        let params = params![TEXT: source, target, BOUND_SUFFIX];
         let transaction = connection.begin().await?;
         transaction.batch(&lock::take(&[Lock::of(target)], &[Lock::of(source)])).await?;
         transaction.query(&shared.sql.copy, &params).await?;
@@ -332,14 +310,8 @@ impl Copy<'_> {
                 Some((ns, channel, version)) => (Some(&**ns), &**channel, &**version),
                 None => (None, "", ""),
             };
-            let params: [Param<'_>; 6] = [
-                (&self.source, Type::TEXT),
-                (&BOUND_SUFFIX, Type::TEXT),
-                (&ns, Type::TEXT),
-                (&channel, Type::TEXT),
-                (&version, Type::TEXT),
-                (&RESEALED_AT_A_TIME, Type::INT8),
-            ];
+            let params =
+                params![TEXT: self.source, BOUND_SUFFIX, ns, channel, version; INT8: RESEALED_AT_A_TIME];
             let rows = self.transaction.query(&self.shared.sql.select_bound_blobs, &params).await?;
             let Some(last) = rows.last() else { return Ok(()) };
             after = Some((text(last, 0)?, text(last, 1)?, text(last, 2)?));
@@ -351,14 +323,8 @@ impl Copy<'_> {
                 let typed = row::typed(row, 3, 4)
                     .and_then(|typed| self.shared.codec.reseal(typed, &data(self.source), &data(self.target)))
                     .map_err(|error| error.with("thread_id", self.source).with("channel", channel))?;
-                let params: [Param<'_>; 6] = [
-                    (&self.target, Type::TEXT),
-                    (&ns, Type::TEXT),
-                    (&channel, Type::TEXT),
-                    (&version, Type::TEXT),
-                    (&&*typed.tag, Type::TEXT),
-                    (&Blob(&typed.data), Type::BYTEA),
-                ];
+                let params =
+                    params![TEXT: self.target, ns, channel, version, &*typed.tag; BYTEA: Blob(&typed.data)];
                 self.transaction.query(&self.shared.sql.upsert_blobs, &params).await?;
             }
         }
@@ -371,15 +337,8 @@ impl Copy<'_> {
                 Some((ns, id, task, idx)) => (Some(&**ns), &**id, &**task, *idx),
                 None => (None, "", "", 0),
             };
-            let params: [Param<'_>; 7] = [
-                (&self.source, Type::TEXT),
-                (&BOUND_SUFFIX, Type::TEXT),
-                (&ns, Type::TEXT),
-                (&id, Type::TEXT),
-                (&task, Type::TEXT),
-                (&idx, Type::INT4),
-                (&RESEALED_AT_A_TIME, Type::INT8),
-            ];
+            let params =
+                params![TEXT: self.source, BOUND_SUFFIX, ns, id, task; INT4: idx; INT8: RESEALED_AT_A_TIME];
             let rows = self.transaction.query(&self.shared.sql.select_bound_writes, &params).await?;
             let Some(last) = rows.last() else { return Ok(()) };
             after = Some((text(last, 0)?, text(last, 1)?, text(last, 2)?, column(last, 5)?));
@@ -393,24 +352,14 @@ impl Copy<'_> {
                 let typed = row::typed(row, 6, 7)
                     .and_then(|typed| self.shared.codec.reseal(typed, &from, &to))
                     .map_err(key.context())?;
-                let params: [Param<'_>; 9] = [
-                    (&self.target, Type::TEXT),
-                    (&ns, Type::TEXT),
-                    (&id, Type::TEXT),
-                    (&task, Type::TEXT),
-                    (&path, Type::TEXT),
-                    (&idx, Type::INT4),
-                    (&channel, Type::TEXT),
-                    (&&*typed.tag, Type::TEXT),
-                    (&Blob(&typed.data), Type::BYTEA),
-                ];
+                let params = params![TEXT: self.target, ns, id, task, path; INT4: idx; TEXT: channel, &*typed.tag; BYTEA: Blob(&typed.data)];
                 self.transaction.query(&self.shared.sql.replace_write, &params).await?;
             }
         }
     }
 
     async fn reseal_fields(&self) -> Result<()> {
-        let params: [Param<'_>; 2] = [(&self.source, Type::TEXT), (&BOUND_SUFFIX, Type::TEXT)];
+        let params = params![TEXT: self.source, BOUND_SUFFIX];
         for row in &self.transaction.query(&self.shared.sql.select_bound_fields, &params).await? {
             let (ns, id): (&str, &str) = (column(row, 0)?, column(row, 1)?);
             let key = CheckpointKey::new(self.source, ns, id);
@@ -419,12 +368,7 @@ impl Copy<'_> {
                 .and_then(|typed| self.shared.codec.reseal(typed, &key.checkpoint_data(), &to))
                 .map_err(key.context())?;
             let moved = document::sealed_fields_json(&moved);
-            let params: [Param<'_>; 4] = [
-                (&self.target, Type::TEXT),
-                (&ns, Type::TEXT),
-                (&id, Type::TEXT),
-                (&Json(&moved), Type::JSONB),
-            ];
+            let params = params![TEXT: self.target, ns, id; JSONB: Json(&moved)];
             self.transaction.query(&self.shared.sql.set_fields, &params).await?;
         }
         Ok(())

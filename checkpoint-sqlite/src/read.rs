@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use checkpoint_core::backend::{CheckpointKey, Page, ValueCodec, telemetry};
+use checkpoint_core::backend::{CheckpointKey, ListConditions, Page, ValueCodec, telemetry};
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
 use checkpoint_core::{
     ChannelValue, CheckpointConfig, CheckpointTuple, FilterSemantics, ListQuery, PendingWrite, Result, Str,
@@ -14,7 +14,7 @@ use rusqlite::types::ToSql;
 use crate::connection::{Config, Open};
 use crate::error::{BACKEND, OrConvert};
 use crate::row::{self, CheckpointColumns, key_columns};
-use crate::sql::{self, KeyPage};
+use crate::sql;
 
 /// How many keys the first fetch of a listing has, and how many the later ones have at most.
 const KEYS: (usize, usize) = (64, 8192);
@@ -118,7 +118,7 @@ fn pending_writes(
     is_wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<PendingWrite>> {
     let read = |row: &Row<'_>| row::write(codec, row, key, &is_wanted);
-    let mut writes = query_all(open, sql::select_writes(open.has_task_path()?), key_columns(key), read)
+    let mut writes = query_all(open, &sql::select_writes(open.has_task_path()?), key_columns(key), read)
         .map_err(key.context())?;
     writes.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
     Ok(writes)
@@ -211,17 +211,10 @@ impl Listing {
 
     fn fetch_keys(&mut self, open: &Open) -> Result<()> {
         let query = &self.query;
-        let text = sql::select_keys(KeyPage {
-            thread_id: query.thread_id.is_some(),
-            checkpoint_ns: query.checkpoint_ns.is_some(),
-            checkpoint_id: query.checkpoint_id.is_some(),
-            before: query.before.is_some(),
-            after: self.cursor.is_some(),
-        });
+        let conditions = ListConditions::new(query, self.cursor.is_some());
         // Without a filter no more keys are needed than tuples are wanted.
         let count = if query.filter.is_empty() { self.next_keys.min(self.left) } else { self.next_keys };
         let limit = i64::try_from(count).unwrap_or(i64::MAX);
-        let one_namespace = query.thread_id.is_some() && query.checkpoint_ns.is_some();
         let mut parameters: Vec<(&str, &dyn ToSql)> = vec![(":count", &limit)];
         for (name, value) in [
             (":thread_id", &query.thread_id),
@@ -235,12 +228,12 @@ impl Listing {
         }
         if let Some((thread_id, checkpoint_ns, checkpoint_id)) = &self.cursor {
             parameters.push((":after_id", checkpoint_id));
-            if !one_namespace {
+            if !conditions.is_one_namespace() {
                 parameters.push((":after_thread", thread_id));
                 parameters.push((":after_ns", checkpoint_ns));
             }
         }
-        let keys = query_all(open, &text, &*parameters, |row| {
+        let keys = query_all(open, &sql::select_keys(conditions), &*parameters, |row| {
             Ok(Some((row::text(row, 0)?, row::text(row, 1)?, row::text(row, 2)?)))
         })?;
         self.exhausted = keys.len() < count;

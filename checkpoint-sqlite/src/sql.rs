@@ -1,5 +1,7 @@
 //! All SQL text.
 
+use checkpoint_core::backend::ListConditions;
+
 /// The tables exactly as Python's saver creates them.
 pub(crate) const CREATE_CHECKPOINTS: &str = "CREATE TABLE IF NOT EXISTS checkpoints (
                 thread_id TEXT NOT NULL,
@@ -61,42 +63,29 @@ pub(crate) const SELECT_LATEST_PARENT: &str = "SELECT parent_checkpoint_id FROM 
 pub(crate) const SELECT_ALL_METADATA: &str =
     "SELECT thread_id, checkpoint_ns, checkpoint_id, metadata FROM checkpoints";
 
-/// The writes on one checkpoint; old files have no task paths.
-pub(crate) const fn select_writes(has_task_path: bool) -> &'static str {
-    if has_task_path {
-        "SELECT task_id, task_path, idx, channel, type, value FROM writes \
-         WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3"
-    } else {
-        "SELECT task_id, '', idx, channel, type, value FROM writes \
-         WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3"
-    }
+/// The writes on one checkpoint. Files of old versions have no task paths.
+pub(crate) fn select_writes(has_task_path: bool) -> String {
+    format!(
+        "SELECT task_id, {}, idx, channel, type, value FROM writes \
+         WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3",
+        task_path(has_task_path)
+    )
 }
 
-/// Stores one write: in place of an earlier one (`UPSERT_CHECKPOINT_WRITES_SQL`) or not
+const fn task_path(exists: bool) -> &'static str {
+    if exists { "task_path" } else { "''" }
+}
+
+/// Stores one write: replaces an earlier one (`UPSERT_CHECKPOINT_WRITES_SQL`) or keeps it
 /// (`INSERT_CHECKPOINT_WRITES_SQL`).
-pub(crate) const fn insert_write(replace: bool, has_task_path: bool) -> &'static str {
-    match (replace, has_task_path) {
-        (true, true) => {
-            "INSERT OR REPLACE INTO writes \
-             (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value, task_path) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"
-        }
-        (false, true) => {
-            "INSERT OR IGNORE INTO writes \
-             (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value, task_path) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"
-        }
-        (true, false) => {
-            "INSERT OR REPLACE INTO writes \
-             (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
-        }
-        (false, false) => {
-            "INSERT OR IGNORE INTO writes \
-             (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
-        }
-    }
+pub(crate) fn insert_write(replace: bool, has_task_path: bool) -> String {
+    let otherwise = if replace { "REPLACE" } else { "IGNORE" };
+    let (column, parameter) = if has_task_path { (", task_path", ", ?9") } else { ("", "") };
+    format!(
+        "INSERT OR {otherwise} INTO writes \
+         (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value{column}) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8{parameter})"
+    )
 }
 
 pub(crate) const DELETE_THREAD_CHECKPOINTS: &str = "DELETE FROM checkpoints WHERE thread_id = ?1";
@@ -122,18 +111,15 @@ pub(crate) const COPY_CHECKPOINTS: &str = "INSERT OR REPLACE INTO checkpoints \
     SELECT ?2, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata \
     FROM checkpoints WHERE thread_id = ?1 AND (type IS NULL OR type NOT GLOB '*+aes256gcm')";
 
-pub(crate) const fn copy_writes(has_task_path: bool) -> &'static str {
-    if has_task_path {
+/// Copies the writes of thread `?1` to `?2`, except those that are bound to their row.
+pub(crate) fn copy_writes(has_task_path: bool) -> String {
+    let column = if has_task_path { ", task_path" } else { "" };
+    format!(
         "INSERT OR REPLACE INTO writes \
-         (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value) \
-         SELECT ?2, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value \
+         (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value{column}) \
+         SELECT ?2, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value{column} \
          FROM writes WHERE thread_id = ?1 AND (type IS NULL OR type NOT GLOB '*+aes256gcm')"
-    } else {
-        "INSERT OR REPLACE INTO writes \
-         (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value) \
-         SELECT ?2, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value \
-         FROM writes WHERE thread_id = ?1 AND (type IS NULL OR type NOT GLOB '*+aes256gcm')"
-    }
+    )
 }
 
 pub(crate) const SELECT_BOUND_CHECKPOINTS: &str =
@@ -144,14 +130,11 @@ pub(crate) const SELECT_BOUND_WRITES: &str =
 pub(crate) const SELECT_CHECKPOINT_BY_ROWID: &str = "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata \
      FROM checkpoints WHERE rowid = ?1";
 
-pub(crate) const fn select_write_by_rowid(has_task_path: bool) -> &'static str {
-    if has_task_path {
-        "SELECT checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value, task_path \
-         FROM writes WHERE rowid = ?1"
-    } else {
-        "SELECT checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value, '' \
-         FROM writes WHERE rowid = ?1"
-    }
+pub(crate) fn select_write_by_rowid(has_task_path: bool) -> String {
+    format!(
+        "SELECT checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value, {} FROM writes WHERE rowid = ?1",
+        task_path(has_task_path)
+    )
 }
 
 // Loose scans: each statement jumps in the primary-key index to the next value of one of its columns.
@@ -166,28 +149,17 @@ pub(crate) const NEXT_NAMESPACE: &str = "SELECT checkpoint_ns FROM checkpoints \
 pub(crate) const LATEST_ID: &str = "SELECT checkpoint_id FROM checkpoints \
     WHERE thread_id = ?1 AND checkpoint_ns = ?2 ORDER BY checkpoint_id DESC LIMIT 1";
 
-/// Which conditions a page of keys has.
-#[expect(clippy::struct_excessive_bools, reason = "each condition is there or not, independently")]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct KeyPage {
-    pub(crate) thread_id: bool,
-    pub(crate) checkpoint_ns: bool,
-    pub(crate) checkpoint_id: bool,
-    pub(crate) before: bool,
-    pub(crate) after: bool,
-}
-
 /// One page of a listing's keys. All columns are in the primary-key index, so no row is touched.
-pub(crate) fn select_keys(page: KeyPage) -> String {
+pub(crate) fn select_keys(page: ListConditions) -> String {
     let conditions = [
         (page.thread_id, "thread_id = :thread_id"),
         (page.checkpoint_ns, "checkpoint_ns = :checkpoint_ns"),
         (page.checkpoint_id, "checkpoint_id = :checkpoint_id"),
         (page.before, "checkpoint_id < :before"),
         // Within one namespace the id alone is the cursor, and the index gives the order.
-        (page.after && page.thread_id && page.checkpoint_ns, "checkpoint_id < :after_id"),
+        (page.after && page.is_one_namespace(), "checkpoint_id < :after_id"),
         (
-            page.after && !(page.thread_id && page.checkpoint_ns),
+            page.after && !page.is_one_namespace(),
             "checkpoint_id <= :after_id AND (checkpoint_id < :after_id OR thread_id > :after_thread \
              OR (thread_id = :after_thread AND checkpoint_ns > :after_ns))",
         ),
@@ -225,18 +197,10 @@ mod tests {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(CREATE_CHECKPOINTS).unwrap();
         connection.execute_batch(CREATE_WRITES).unwrap();
-        for bits in 0_u8..32 {
-            let wanted = |bit: u8| bits & (1 << bit) != 0;
-            let page = KeyPage {
-                thread_id: wanted(0),
-                checkpoint_ns: wanted(1),
-                checkpoint_id: wanted(2),
-                before: wanted(3),
-                after: wanted(4),
-            };
+        for page in ListConditions::all() {
             let plan = plan(&connection, &select_keys(page));
             assert!(plan.contains("COVERING INDEX"), "{page:?}: {plan}");
-            if page.thread_id && page.checkpoint_ns {
+            if page.is_one_namespace() {
                 assert!(plan.starts_with("SEARCH") && !plan.contains("B-TREE"), "{page:?}: {plan}");
             }
         }
@@ -250,7 +214,7 @@ mod tests {
             SELECT_METADATA,
             SELECT_PARENT,
             SELECT_LATEST_PARENT,
-            select_writes(true),
+            &select_writes(true),
             DELETE_CHECKPOINT,
             DELETE_WRITES,
             DELETE_THREAD_CHECKPOINTS,

@@ -135,7 +135,7 @@ pub(crate) fn store_writes(open: &Open, writes: &PreparedWrites) -> Result<()> {
             &*row.value.data,
             &*writes.task_path,
         ];
-        open.execute(sql, if has_task_path { values } else { &values[..8] })?;
+        open.execute(&sql, if has_task_path { values } else { &values[..8] })?;
     }
     Ok(())
 }
@@ -179,7 +179,7 @@ pub(crate) fn delete_for_runs(open: &Open, run_ids: &[String]) -> Result<()> {
 pub(crate) fn copy_thread(config: &Config, open: &Open, source: &str, target: &str) -> Result<()> {
     let has_task_path = open.has_task_path()?;
     open.execute(sql::COPY_CHECKPOINTS, [source, target])?;
-    open.execute(sql::copy_writes(has_task_path), [source, target])?;
+    open.execute(&sql::copy_writes(has_task_path), [source, target])?;
     let rowid = |row: &Row<'_>| row.get::<_, i64>(0).or_convert().map(Some);
     for rowid in query_all(open, sql::SELECT_BOUND_CHECKPOINTS, [source], rowid)? {
         let reseal = |row: &Row<'_>| reseal_checkpoint(&config.codec, row, source, target);
@@ -189,7 +189,7 @@ pub(crate) fn copy_thread(config: &Config, open: &Open, source: &str, target: &s
     }
     for rowid in query_all(open, sql::SELECT_BOUND_WRITES, [source], rowid)? {
         let reseal = |row: &Row<'_>| reseal_write(&config.codec, row, source, target);
-        if let Some(writes) = query_one(open, sql::select_write_by_rowid(has_task_path), [rowid], reseal)? {
+        if let Some(writes) = query_one(open, &sql::select_write_by_rowid(has_task_path), [rowid], reseal)? {
             store_writes(open, &writes)?;
         }
     }

@@ -81,6 +81,17 @@ impl Database {
         }
     }
 
+    /// Runs a statement and returns its rows, with [`run`](Self::run)'s retries.
+    ///
+    /// # Errors
+    /// As [`Connection::query`].
+    ///
+    /// # Cancellation
+    /// The statement may run all the same.
+    pub async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        self.run(|connection| async move { connection.query(sql, params).await }).await
+    }
+
     /// Closes the pool, unless it is the application's own.
     pub fn close(&self) {
         if self.owns_pool {

@@ -71,3 +71,11 @@ pub fn text(row: &Row, at: usize) -> Result<Str> {
 pub fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
+
+/// Makes an array of [`Param`](crate::Param)s, type by type: `params![TEXT: thread_id, channel; INT8: limit]`.
+#[macro_export]
+macro_rules! params {
+    ($($of_type:ident: $($value:expr),+);+) => {
+        [$($((&$value as &(dyn $crate::tokio_postgres::types::ToSql + Sync), $crate::tokio_postgres::types::Type::$of_type)),+),+]
+    };
+}

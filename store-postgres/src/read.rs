@@ -8,8 +8,7 @@ use checkpoint_core::store::{
 use checkpoint_core::{Result, Str};
 use chrono::{DateTime, Utc};
 use common_postgres::tokio_postgres::Row;
-use common_postgres::tokio_postgres::types::Type;
-use common_postgres::{Connection, Json, column, text};
+use common_postgres::{Connection, Json, column, params, text};
 
 use crate::AnnIndex;
 use crate::sql::{Parameters, Reach, column as col};
@@ -48,12 +47,8 @@ impl Read {
         }
         let prefixes: Vec<&str> = self.prefixes.iter().map(|prefix| &**prefix).collect();
         let keys: Vec<&str> = self.keys.iter().map(|key| &**key).collect();
-        let (prefixes, keys) = (&prefixes, &keys);
-        let run = |connection: Connection| async move {
-            let params = [(prefixes as _, Type::TEXT_ARRAY), (keys as _, Type::TEXT_ARRAY)];
-            connection.query(&shared.sql.refresh, &params).await
-        };
-        shared.database.run(run).await.map(|_| ())
+        let params = params![TEXT_ARRAY: prefixes, keys];
+        shared.database.query(&shared.sql.refresh, &params).await.map(|_| ())
     }
 
     /// Decodes an item, and records it if its TTL is to be refreshed.
@@ -91,16 +86,11 @@ pub(crate) async fn get(
 ) -> Result<Vec<Option<Item>>> {
     let prefixes: Vec<String> = ops.iter().map(|(_, op)| op.namespace.to_text()).collect();
     let keys: Vec<&str> = ops.iter().map(|(_, op)| &*op.key).collect();
-    let (prefixes, keys) = (&prefixes, &keys);
-    let run = |connection: Connection| async move {
-        if let ([prefix], [key]) = (prefixes.as_slice(), keys.as_slice()) {
-            connection.query(&shared.sql.get, &[(prefix, Type::TEXT), (key, Type::TEXT)]).await
-        } else {
-            let params = [(prefixes as _, Type::TEXT_ARRAY), (keys as _, Type::TEXT_ARRAY)];
-            connection.query(&shared.sql.get_many, &params).await
-        }
+    let rows = if let ([prefix], [key]) = (prefixes.as_slice(), keys.as_slice()) {
+        shared.database.query(&shared.sql.get, &params![TEXT: *prefix, *key]).await?
+    } else {
+        shared.database.query(&shared.sql.get_many, &params![TEXT_ARRAY: prefixes, keys]).await?
     };
-    let rows = shared.database.run(run).await?;
     let mut items = vec![None; ops.len()];
     for row in &rows {
         let at = operation(row)?;

@@ -10,8 +10,7 @@ use checkpoint_core::store::{
 };
 use checkpoint_core::{Error, ErrorKind, Result, async_trait};
 use common_postgres::deadpool_postgres::Pool;
-use common_postgres::tokio_postgres::types::Type;
-use common_postgres::{BACKEND, Connection, Database, PostgresConfig, SYSTEM, Source, column};
+use common_postgres::{BACKEND, Database, PostgresConfig, SYSTEM, Source, column, params};
 use futures_util::future::try_join;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -107,10 +106,8 @@ impl Shared {
         if index.ann == AnnIndex::Flat || self.iterative_scan.get().is_some() {
             return Ok(());
         }
-        let run = |connection: Connection| async move {
-            connection.query("SELECT extversion::text FROM pg_extension WHERE extname = 'vector'", &[]).await
-        };
-        let rows = self.database.run(run).await?;
+        const VERSION: &str = "SELECT extversion::text FROM pg_extension WHERE extname = 'vector'";
+        let rows = self.database.query(VERSION, &[]).await?;
         let Some(row) = rows.first() else {
             return Err(Error::new(ErrorKind::Schema, "the database has no extension `vector`; run setup()"));
         };
@@ -202,11 +199,8 @@ impl Shared {
     async fn sweep(&self) -> Result<u64> {
         let mut swept = 0;
         loop {
-            let run = |connection: Connection| async move {
-                let rows = connection.query(&self.sql.sweep, &[(&SWEEP_BATCH, Type::INT8)]).await?;
-                rows.first().map_or(Ok(0), |row| column::<i64>(row, 0))
-            };
-            let removed = self.database.run(run).await?;
+            let rows = self.database.query(&self.sql.sweep, &params![INT8: SWEEP_BATCH]).await?;
+            let removed = rows.first().map_or(Ok(0), |row| column::<i64>(row, 0))?;
             swept += u64::try_from(removed).unwrap_or_default();
             if removed < SWEEP_BATCH {
                 return Ok(swept);

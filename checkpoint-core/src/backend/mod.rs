@@ -6,7 +6,8 @@
 //! * [`PreparedWrites`] and [`SplitCheckpoint`] turn the arguments of `put_writes` and `put` into rows, checked and
 //!   encrypted.
 //! * [`ValueCodec`] encrypts, decrypts and decodes values on their way to a row and back. [`CheckpointKey`] names the row.
-//! * [`pages`] and [`thread_pages`] turn a function that reads one page into a stream.
+//! * [`pages`] and [`thread_pages`] turn a function that reads one page into a stream; [`ListCursor`] is the position in a
+//!   listing.
 //! * [`Backoff`] decides whether and when a failed call is retried.
 //! * [`HistoryWalk`](crate::delta::HistoryWalk) and [`NeededAncestors`](crate::delta::NeededAncestors) walk over the
 //!   ancestors of a checkpoint.
@@ -26,7 +27,7 @@ mod writes;
 pub use associated_data::AssociatedData;
 pub use calls::{Calls, Operation};
 pub use key::CheckpointKey;
-pub use paging::{Page, pages, thread_pages};
+pub use paging::{ListConditions, ListCursor, Page, pages, thread_pages};
 pub use retry::{Backoff, jitter};
 pub use split::{BlobRow, Inline, SplitCheckpoint, SplitRules};
 pub use value_codec::ValueCodec;

@@ -2,7 +2,7 @@
 
 use futures_util::stream::{self, BoxStream, StreamExt};
 
-use crate::{Result, Str, ThreadInfo, ThreadQuery};
+use crate::{CheckpointConfig, CheckpointTuple, ListQuery, Result, Str, ThreadInfo, ThreadQuery};
 
 /// The items of one page, and where the next page begins, if there is one. A page may be empty without being the last.
 pub type Page<T, C> = (Vec<T>, Option<C>);
@@ -49,6 +49,82 @@ where
             Ok((page, next))
         }
     })
+}
+
+/// The position in a listing of checkpoints.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ListCursor {
+    /// What to list.
+    pub query: ListQuery,
+    /// The last checkpoint that was read, if any.
+    pub last: Option<CheckpointConfig>,
+    /// How many checkpoints are still wanted.
+    pub left: usize,
+}
+
+impl ListCursor {
+    /// Begins a listing, unless its limit is 0.
+    pub fn begin(mut query: ListQuery) -> Option<Self> {
+        query.checkpoint_id = query.checkpoint_id.filter(|id| !id.is_empty());
+        let left = query.limit.unwrap_or(usize::MAX);
+        (left > 0).then_some(Self { query, last: None, left })
+    }
+
+    /// Moves behind a page that had room for so many checkpoints. `None` if it was the last one.
+    pub fn after(self, page: &[CheckpointTuple], count: usize) -> Option<Self> {
+        let left = self.left.saturating_sub(page.len());
+        let last = page.last().filter(|_| page.len() >= count && left > 0)?;
+        Some(Self { last: Some(last.config.clone()), left, ..self })
+    }
+}
+
+/// Which conditions the statement for a page of a listing has.
+#[expect(clippy::struct_excessive_bools, reason = "each condition is there or not, independently")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListConditions {
+    /// One thread.
+    pub thread_id: bool,
+    /// One namespace.
+    pub checkpoint_ns: bool,
+    /// One checkpoint id.
+    pub checkpoint_id: bool,
+    /// Ids below another.
+    pub before: bool,
+    /// A filter on the metadata.
+    pub filter: bool,
+    /// A cursor.
+    pub after: bool,
+}
+
+impl ListConditions {
+    /// The conditions of a query, of whose listing a part may have been read already.
+    pub fn new(query: &ListQuery, after: bool) -> Self {
+        Self {
+            thread_id: query.thread_id.is_some(),
+            checkpoint_ns: query.checkpoint_ns.is_some(),
+            checkpoint_id: query.checkpoint_id.is_some(),
+            before: query.before.is_some(),
+            filter: !query.filter.is_empty(),
+            after,
+        }
+    }
+
+    /// Every combination, for tests of all statements.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0_u8..64).map(|bits| {
+            let [thread_id, checkpoint_ns, checkpoint_id, before, filter, after] =
+                [0, 1, 2, 3, 4, 5].map(|bit| bits & (1 << bit) != 0);
+            Self { thread_id, checkpoint_ns, checkpoint_id, before, filter, after }
+        })
+    }
+
+    /// Whether the listing is one of a single namespace, where the id alone is the cursor and the primary key gives the
+    /// order.
+    pub fn is_one_namespace(self) -> bool {
+        self.thread_id && self.checkpoint_ns
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,9 @@ use futures_util::future::ready;
 use futures_util::stream::BoxStream;
 
 use super::BACKEND;
-use crate::backend::{Calls, CheckpointKey, Operation, PreparedWrites, ValueCodec, pages, thread_pages};
+use crate::backend::{
+    Calls, CheckpointKey, ListCursor, Operation, PreparedWrites, ValueCodec, pages, thread_pages,
+};
 use crate::delta::{self, ChannelSummary, CheckpointSummary, DeltaChannelHistory, HistoryWalk};
 use crate::filter::FilterSemantics;
 use crate::{
@@ -109,8 +111,10 @@ impl InMemorySaver {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next tuples of a listing after a cursor.
-    fn page(&self, query: &ListQuery, after: Option<&Key>, count: usize) -> Vec<(Key, CheckpointTuple)> {
+    /// The next tuples of a listing.
+    fn page(&self, cursor: &ListCursor, count: usize) -> Vec<CheckpointTuple> {
+        let ListCursor { query, last, .. } = cursor;
+        let after = last.as_ref().map(Key::of);
         let state = self.read();
         let mut keys = BTreeSet::new();
         for (thread_id, namespaces) in threads(&state, query.thread_id.as_ref()) {
@@ -118,31 +122,28 @@ impl InMemorySaver {
                 if query.checkpoint_ns.as_ref().is_some_and(|wanted| wanted != checkpoint_ns) {
                     continue;
                 }
-                let upper = match (after, &query.before) {
-                    (Some(after), _) => Bound::Included(&*after.id.0),
+                let upper = match (&after, &query.before) {
+                    (Some(after), _) => Bound::Included(after.id.0),
                     (None, Some(before)) => Bound::Excluded(&**before),
                     (None, None) => Bound::Unbounded,
                 };
                 let rows = namespace.checkpoints.range::<str, _>((Bound::Unbounded, upper)).rev();
                 let matching = rows.filter(|(id, row)| {
-                    query.checkpoint_id.as_ref().is_none_or(|wanted| wanted.is_empty() || wanted == *id)
+                    query.checkpoint_id.as_ref().is_none_or(|wanted| wanted == *id)
                         && query.filter.matches(&row.metadata, self.semantics)
                 });
-                let matching = matching.map(|(id, _)| Key {
-                    id: Newest(id.clone()),
-                    thread_id: thread_id.clone(),
-                    checkpoint_ns: checkpoint_ns.clone(),
-                });
-                keys.extend(matching.filter(|key| after.is_none_or(|after| key > after)).take(count));
+                let matching = matching.map(|(id, _)| Key { id: Newest(id), thread_id, checkpoint_ns });
+                keys.extend(
+                    matching.filter(|key| after.as_ref().is_none_or(|after| key > after)).take(count),
+                );
                 while keys.len() > count {
                     keys.pop_last();
                 }
             }
         }
-        let tuple = |key: Key| {
-            let namespace = state.get(&key.thread_id)?.get(&key.checkpoint_ns)?;
-            let tuple = namespace.tuple(CheckpointKey::new(&key.thread_id, &key.checkpoint_ns, &key.id.0))?;
-            Some((key, tuple))
+        let tuple = |key: Key<'_>| {
+            let namespace = state.get(key.thread_id)?.get(key.checkpoint_ns)?;
+            namespace.tuple(CheckpointKey::new(key.thread_id, key.checkpoint_ns, key.id.0))
         };
         keys.into_iter().filter_map(tuple).collect()
     }
@@ -158,24 +159,31 @@ fn threads<'a>(
     }
 }
 
-/// A row's place in a listing: newest id first, then thread, then namespace.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    id: Newest,
-    thread_id: Str,
-    checkpoint_ns: Str,
+/// The position of a row in a listing: newest id first, then thread, then namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key<'a> {
+    id: Newest<'a>,
+    thread_id: &'a str,
+    checkpoint_ns: &'a str,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Newest(Str);
-
-impl Ord for Newest {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        other.0.cmp(&self.0)
+impl<'a> Key<'a> {
+    fn of(config: &'a CheckpointConfig) -> Self {
+        let id = Newest(config.checkpoint_id().unwrap_or_default());
+        Self { id, thread_id: config.thread_id(), checkpoint_ns: config.checkpoint_ns() }
     }
 }
 
-impl PartialOrd for Newest {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Newest<'a>(&'a str);
+
+impl Ord for Newest<'_> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        other.0.cmp(self.0)
+    }
+}
+
+impl PartialOrd for Newest<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
@@ -421,17 +429,15 @@ impl BaseCheckpointSaver for InMemorySaver {
     }
 
     fn list(&self, query: ListQuery) -> BoxStream<'static, Result<CheckpointTuple>> {
-        let left = query.limit.unwrap_or(usize::MAX);
         let saver = self.clone();
-        pages((left > 0).then_some((query, None::<Key>, left)), move |(query, after, left)| {
+        pages(ListCursor::begin(query), move |cursor| {
             let saver = saver.clone();
             async move {
-                let read = async { Ok(saver.page(&query, after.as_ref(), left.min(PAGE))) };
+                let count = cursor.left.min(PAGE);
+                let read = async { Ok(saver.page(&cursor, count)) };
                 let page = saver.calls.run(Operation::list(), read).await?;
-                let left = left - page.len();
-                let last = page.last().filter(|_| left > 0).map(|(key, _)| key.clone());
-                let tuples = page.into_iter().map(|(_, tuple)| tuple).collect();
-                Ok((tuples, last.map(|last| (query, Some(last), left))))
+                let next = cursor.after(&page, count);
+                Ok((page, next))
             }
         })
     }
