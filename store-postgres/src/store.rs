@@ -106,8 +106,8 @@ impl Shared {
         if index.ann == AnnIndex::Flat || self.iterative_scan.get().is_some() {
             return Ok(());
         }
-        const VERSION: &str = "SELECT extversion::text FROM pg_extension WHERE extname = 'vector'";
-        let rows = self.database.query(VERSION, &[]).await?;
+        let version = "SELECT extversion::text FROM pg_extension WHERE extname = 'vector'";
+        let rows = self.database.query(version, &[]).await?;
         let Some(row) = rows.first() else {
             return Err(Error::new(ErrorKind::Schema, "the database has no extension `vector`; run setup()"));
         };
