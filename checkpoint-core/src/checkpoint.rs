@@ -184,7 +184,7 @@ impl PendingWrite {
 
     /// Adds where the write stands: the task's path and its index in the task.
     #[must_use]
-    pub fn stored_at(mut self, task_path: impl Into<Str>, idx: i32) -> Self {
+    pub fn with_position(mut self, task_path: impl Into<Str>, idx: i32) -> Self {
         self.task_path = task_path.into();
         self.idx = idx;
         self

@@ -165,11 +165,12 @@ pub struct MessagePackReader;
 
 impl CheckpointReader for MessagePackReader {
     fn summarize(&self, checkpoint: &TypedBytes) -> Result<ChannelSummary> {
-        document::decode_checkpoint(&checkpoint.readable()?).map(|checkpoint| ChannelSummary::of(&checkpoint))
+        document::decode_checkpoint(&checkpoint.to_unvalidated_msgpack()?)
+            .map(|checkpoint| ChannelSummary::of(&checkpoint))
     }
 
     fn values(&self, checkpoint: &TypedBytes, channels: &[&str]) -> Result<Vec<Option<ChannelValue>>> {
-        document::find_channels(&checkpoint.readable()?, channels)
+        document::find_channels(&checkpoint.to_unvalidated_msgpack()?, channels)
     }
 }
 

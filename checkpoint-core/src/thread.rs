@@ -201,7 +201,7 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     ) -> Result<()> {
         let mut writes: Vec<_> = match ChannelValue::encode(result)? {
             ChannelValue::Null => Vec::new(),
-            ChannelValue::Blob(blob) => split(&blob.readable()?)?.into_iter().collect(),
+            ChannelValue::Blob(blob) => split(&blob.to_unvalidated_msgpack()?)?.into_iter().collect(),
             _ => return Err(no_struct()),
         };
         if writes.is_empty() {

@@ -62,8 +62,8 @@ impl PostgresSaverBuilder {
 
     /// Returns what cannot be opened as ciphertext instead of an error, for tools that show a database without its
     /// keys. This holds for `get_tuple` and `list`.
-    pub fn keep_sealed(mut self, keep_sealed: bool) -> Self {
-        self.codec.keep_sealed = keep_sealed;
+    pub fn return_sealed(mut self, return_sealed: bool) -> Self {
+        self.codec.return_sealed = return_sealed;
         self
     }
 

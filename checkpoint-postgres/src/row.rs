@@ -61,5 +61,5 @@ pub(crate) fn write(row: &Row, key: CheckpointKey<'_>, codec: &ValueCodec) -> Re
     let (task_id, channel) = (column::<&str>(row, at::TASK_ID)?, column::<&str>(row, at::WRITE_CHANNEL)?);
     let idx = column(row, at::IDX)?;
     let value = codec.open_value(typed(row, at::TYPE, at::DATA)?, &key.write_data(task_id, idx, channel))?;
-    Ok(PendingWrite::new(task_id, channel, value).stored_at(column::<&str>(row, at::TASK_PATH)?, idx))
+    Ok(PendingWrite::new(task_id, channel, value).with_position(column::<&str>(row, at::TASK_PATH)?, idx))
 }

@@ -29,7 +29,7 @@ impl Tables {
         let migrations = Migrations {
             schema: quoted,
             table: format!("{s}checkpoint_migrations"),
-            lock: LOCK,
+            lock_key: LOCK,
             steps: steps(&s),
             indexes: Vec::new(),
         };
@@ -87,7 +87,7 @@ impl Tables {
                     }
                 }
                 // Everybody who comes later waits behind a statement that waits for this lock.
-                match connection.transact("SET LOCAL lock_timeout = '500ms'", &set, &[]).await {
+                match connection.execute_in_transaction("SET LOCAL lock_timeout = '500ms'", &set, &[]).await {
                     Ok(_) => break,
                     Err(error) if error.kind() == ErrorKind::Timeout && attempt < COMPRESSION_ATTEMPTS => {}
                     Err(error) => {

@@ -49,7 +49,7 @@ impl Shared {
         let mut plans = Vec::new();
         for (call, sql) in self.sql.all() {
             let explain = format!("EXPLAIN (GENERIC_PLAN, FORMAT JSON) {sql}");
-            plans.push((call, sql, connection.simple(&explain).await?));
+            plans.push((call, sql, connection.simple_query(&explain).await?));
         }
         Ok(plans)
     }

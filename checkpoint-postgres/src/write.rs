@@ -110,7 +110,10 @@ impl CheckpointRow<'_> {
             }
         }
         if waits {
-            return connection.transact(&lock::take(&[], &[lock]), sql, &params).await.map(|_| true);
+            return connection
+                .execute_in_transaction(&lock::take(&[], &[lock]), sql, &params)
+                .await
+                .map(|_| true);
         }
         let rows = connection.query(sql, &params).await?;
         rows.first().map_or(Ok(false), |row| column(row, 0))
@@ -156,7 +159,7 @@ pub(crate) async fn delete_thread(shared: &Shared, thread_id: &str) -> Result<()
     check_text("thread_id", thread_id)?;
     let lock = &lock::take(&[Lock::of(thread_id)], &[]);
     let run = |connection: Connection| async move {
-        connection.transact(lock, &shared.sql.delete_thread, &params![TEXT: thread_id]).await
+        connection.execute_in_transaction(lock, &shared.sql.delete_thread, &params![TEXT: thread_id]).await
     };
     shared.database.run(run).await.map(|_| ())
 }

@@ -72,8 +72,8 @@ impl SqliteSaverBuilder {
     /// Returns a checkpoint that cannot be decrypted as ciphertext (see [`checkpoint_core::opaque`]) instead of an error, for tools that show a file without its keys.
     ///
     /// This holds for `get_tuple` and `list`. A delta history, `copy_thread` and `prune` need the keys all the same.
-    pub fn keep_sealed(mut self, keep_sealed: bool) -> Self {
-        self.codec.keep_sealed = keep_sealed;
+    pub fn return_sealed(mut self, return_sealed: bool) -> Self {
+        self.codec.return_sealed = return_sealed;
         self
     }
 

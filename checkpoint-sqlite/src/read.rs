@@ -295,7 +295,7 @@ pub(crate) fn delta_history(
         return Ok(walk.finish());
     }
     let (thread_id, checkpoint_ns) = (target.thread_id(), target.checkpoint_ns());
-    let codec = config.codec.strict();
+    let codec = config.codec.requiring_decryption();
     open.snapshot(|open| {
         let first = |row: &Row<'_>| row::optional_text(row, 0);
         let parent = match target.checkpoint_id() {

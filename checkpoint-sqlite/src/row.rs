@@ -104,7 +104,7 @@ pub(crate) fn checkpoint(
     if codec.opaque_values || typed.is_sealed() {
         return Ok(opaque::checkpoint(key.checkpoint_id, typed));
     }
-    document::decode_checkpoint(&typed.readable()?)
+    document::decode_checkpoint(&typed.to_unvalidated_msgpack()?)
 }
 
 /// Decrypts a checkpoint from the columns of [`CheckpointColumns`].
@@ -155,5 +155,5 @@ pub(crate) fn write(
     let idx: i32 = row.get(WriteColumns::IDX).or_convert()?;
     let typed = typed(row, WriteColumns::TYPE)?;
     let value = codec.open_value(typed, &key.write_data(&task_id, idx, &channel))?;
-    Ok(Some(PendingWrite::new(task_id, channel, value).stored_at(task_path, idx)))
+    Ok(Some(PendingWrite::new(task_id, channel, value).with_position(task_path, idx)))
 }

@@ -269,7 +269,7 @@ pub(crate) fn keep_latest(config: &Config, open: &Open, thread_id: &str) -> Resu
 
 fn summary(config: &Config, open: &Open, key: CheckpointKey<'_>) -> Result<Option<CheckpointSummary>> {
     let read = |row: &Row<'_>| {
-        let typed = row::open_checkpoint(&config.codec.strict(), row, key)?;
+        let typed = row::open_checkpoint(&config.codec.requiring_decryption(), row, key)?;
         let channels = row::look(config, &typed, CheckpointReader::summarize)?;
         let parent = row::optional_text(row, CheckpointColumns::PARENT_CHECKPOINT_ID)?;
         Ok(CheckpointSummary::new(channels, row::metadata(row, CheckpointColumns::METADATA)?, parent))

@@ -175,7 +175,7 @@ async fn what_python_sealed_opens_with_its_key_only() {
     assert_eq!(error.kind(), ErrorKind::Crypto);
     assert!(error.to_string().contains("enc-1"), "{error}");
 
-    let keeping = SqliteSaver::builder(&path).keep_sealed(true).build().unwrap();
+    let keeping = SqliteSaver::builder(&path).return_sealed(true).build().unwrap();
     let sealed = keeping.list_all(query()).await.unwrap();
     assert_eq!(sealed.len(), 9);
     for (sealed, opened) in sealed.iter().zip(&opened) {

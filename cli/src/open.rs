@@ -93,17 +93,17 @@ pub(crate) fn backend(url: &str) -> &'static str {
 
 /// Opens the saver of a URL.
 pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<Saver> {
-    let keep_sealed = sealed != Sealed::Refuse;
+    let return_sealed = sealed != Sealed::Refuse;
     Ok(match Backend::of(url)? {
         Backend::Sqlite(path) => {
-            let mut builder = SqliteSaver::builder(path).keep_sealed(keep_sealed);
+            let mut builder = SqliteSaver::builder(path).return_sealed(return_sealed);
             if let Some(cipher) = cipher {
                 builder = builder.cipher(cipher);
             }
             Arc::new(builder.build()?)
         }
         Backend::Postgres(conn_string) => {
-            let mut builder = PostgresSaver::builder(conn_string).keep_sealed(keep_sealed);
+            let mut builder = PostgresSaver::builder(conn_string).return_sealed(return_sealed);
             if let Some(cipher) = cipher {
                 builder = builder.cipher(cipher);
             }

@@ -191,7 +191,7 @@ impl Connection {
     ///
     /// # Cancellation
     /// The text may still run.
-    pub async fn simple(&self, sql: &str) -> Result<String> {
+    pub async fn simple_query(&self, sql: &str) -> Result<String> {
         let messages = self.client.simple_query(sql).await.map_err(convert)?;
         let lines = messages.iter().filter_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0),
@@ -219,7 +219,7 @@ impl Connection {
     ///
     /// # Cancellation
     /// The statement may still run.
-    pub async fn query_once(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+    pub async fn query_unprepared(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
         self.client.query_typed(sql, params).await.map_err(convert)
     }
 
@@ -231,7 +231,7 @@ impl Connection {
     ///
     /// # Cancellation
     /// A dropped call took effect completely or not at all.
-    pub async fn transact(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+    pub async fn execute_in_transaction(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let run = async || {
             if self.named_statements {
                 let statement: Statement = self.client.prepare_typed_cached(sql, &types(params)).await?;
@@ -247,14 +247,18 @@ impl Connection {
     }
 
     /// Runs SQL text without parameters and then statements, in a transaction of their own and in one round trip, as
-    /// [`transact`](Self::transact) does with one.
+    /// [`execute_in_transaction`](Self::execute_in_transaction) does with one.
     ///
     /// # Errors
     /// The first error from the server; nothing was changed then.
     ///
     /// # Cancellation
     /// A dropped call took effect completely or not at all.
-    pub async fn transact_all(&self, first: &str, statements: &[(&str, Vec<Param<'_>>)]) -> Result<()> {
+    pub async fn execute_all_in_transaction(
+        &self,
+        first: &str,
+        statements: &[(&str, Vec<Param<'_>>)],
+    ) -> Result<()> {
         let run = async || {
             let mut prepared = Vec::with_capacity(statements.len());
             if self.named_statements {
@@ -286,15 +290,21 @@ impl Connection {
         }
     }
 
-    /// Runs SQL text without parameters and then a statement, as [`transact`](Self::transact) does, and returns the
-    /// statement's rows. The text is for settings that apply to this statement only.
+    /// Runs SQL text without parameters and then a statement, as
+    /// [`execute_in_transaction`](Self::execute_in_transaction) does, and returns the statement's rows. The text is for
+    /// settings that apply to this statement only.
     ///
     /// # Errors
     /// Any error from the server.
     ///
     /// # Cancellation
     /// A dropped call took effect completely or not at all.
-    pub async fn query_within(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+    pub async fn query_with_settings(
+        &self,
+        first: &str,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>> {
         let run = async || {
             if self.named_statements {
                 let statement: Statement = self.client.prepare_typed_cached(sql, &types(params)).await?;
@@ -309,15 +319,20 @@ impl Connection {
         }
     }
 
-    /// Runs SQL text without parameters and then a statement, as [`query_within`](Self::query_within) does, without
-    /// preparing the statement.
+    /// Runs SQL text without parameters and then a statement, as [`query_with_settings`](Self::query_with_settings)
+    /// does, without preparing the statement.
     ///
     /// # Errors
     /// Any error from the server.
     ///
     /// # Cancellation
     /// A dropped call took effect completely or not at all.
-    pub async fn query_once_within(&self, first: &str, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+    pub async fn query_unprepared_with_settings(
+        &self,
+        first: &str,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>> {
         self.in_transaction(first, self.client.query_typed(sql, params)).await.map_err(convert)
     }
 

@@ -44,7 +44,7 @@ impl Step {
 
     /// Skips this step if `true`: it is neither run nor recorded. Other configurations run it.
     #[must_use]
-    pub fn leave_out(mut self, skipped: bool) -> Self {
+    pub fn skip_if(mut self, skipped: bool) -> Self {
         self.skipped = skipped;
         self
     }
@@ -65,7 +65,7 @@ pub struct Migrations {
     /// The quoted name of the table of versions, qualified by its schema if one is set.
     pub table: String,
     /// The key of the advisory lock; processes with the same key wait for each other.
-    pub lock: i64,
+    pub lock_key: i64,
     /// The migrations in their order. The first creates the table of versions and is idempotent.
     pub steps: Vec<Step>,
     /// Indexes without a migration version. They are built if they are missing.
@@ -208,8 +208,9 @@ impl Migrations {
     }
 
     async fn try_lock(&self, transaction: &Transaction<'_>) -> Result<bool> {
-        let rows =
-            transaction.query("SELECT pg_try_advisory_xact_lock($1)", &[(&self.lock, Type::INT8)]).await?;
+        let rows = transaction
+            .query("SELECT pg_try_advisory_xact_lock($1)", &[(&self.lock_key, Type::INT8)])
+            .await?;
         Ok(rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)))
     }
 }

@@ -29,14 +29,14 @@ impl Tables {
         let items = Migrations {
             schema: schema.clone(),
             table: format!("{s}store_migrations"),
-            lock: LOCK,
+            lock_key: LOCK,
             steps: item_steps(&s),
             indexes: if filter_index { vec![value_index(&s)] } else { Vec::new() },
         };
         let vectors = index.as_ref().map(|index| Migrations {
             schema,
             table: format!("{s}vector_migrations"),
-            lock: LOCK,
+            lock_key: LOCK,
             steps: vector_steps(&s, index),
             indexes: Vec::new(),
         });
@@ -206,6 +206,6 @@ fn vector_steps(s: &str, index: &VectorIndex) -> Vec<Step> {
             ),
         )
         // Python then neither creates nor records it.
-        .leave_out(index.ann == AnnIndex::Flat),
+        .skip_if(index.ann == AnnIndex::Flat),
     ]
 }

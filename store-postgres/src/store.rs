@@ -288,7 +288,7 @@ impl PostgresStore {
         for (call, sql, settings) in statements {
             let settings = settings.unwrap_or_default();
             let explain = format!("BEGIN; {settings}; EXPLAIN (GENERIC_PLAN, FORMAT JSON) {sql}; COMMIT");
-            plans.push((call, sql, connection.simple(&explain).await?));
+            plans.push((call, sql, connection.simple_query(&explain).await?));
         }
         Ok(plans)
     }

@@ -14,7 +14,7 @@ pub struct ValueCodec {
     /// Encrypts and decrypts, if set.
     pub cipher: Option<Cipher>,
     /// Returns values that cannot be opened as ciphertext, instead of an error.
-    pub keep_sealed: bool,
+    pub return_sealed: bool,
     /// Values belong to another serializer: none is decoded, whatever its tag, and every blob is returned unchanged.
     /// Without a cipher, this includes ciphertext of another one.
     pub opaque_values: bool,
@@ -23,8 +23,8 @@ pub struct ValueCodec {
 impl ValueCodec {
     /// A copy for calls that need every value decrypted.
     #[must_use]
-    pub fn strict(&self) -> Self {
-        Self { keep_sealed: false, ..self.clone() }
+    pub fn requiring_decryption(&self) -> Self {
+        Self { return_sealed: false, ..self.clone() }
     }
 
     /// Converts a caller's value to its canonical form: scalars in blobs are decoded.
@@ -69,19 +69,20 @@ impl ValueCodec {
     ///
     /// # Errors
     /// [`Crypto`](ErrorKind::Crypto) as from [`Cipher::open`], and for a sealed value without a cipher. With
-    /// `keep_sealed` such values are returned sealed; without a cipher, opaque values may be ciphertext of another one.
+    /// `return_sealed` such values are returned sealed; without a cipher, opaque values may be ciphertext of another
+    /// one.
     pub fn open(&self, typed: TypedBytes, row: &AssociatedData<'_>) -> Result<TypedBytes> {
         if !typed.is_sealed() {
             return Ok(typed);
         }
         let Some(cipher) = &self.cipher else {
-            if self.keep_sealed || self.is_foreign(&typed) {
+            if self.return_sealed || self.is_foreign(&typed) {
                 return Ok(typed);
             }
             return Err(Error::crypto("the value is encrypted; give the saver a cipher with its key")
                 .with("tag", &typed.tag));
         };
-        if !self.keep_sealed {
+        if !self.return_sealed {
             return cipher.open(typed, row);
         }
         match cipher.open(typed.clone(), row) {
@@ -94,15 +95,15 @@ impl ValueCodec {
     /// their row.
     ///
     /// # Errors
-    /// As [`open`](Self::open) and [`seal`](Self::seal). Ciphertext is never kept, whatever `keep_sealed` says.
+    /// As [`open`](Self::open) and [`seal`](Self::seal). Ciphertext is never kept, whatever `return_sealed` says.
     pub fn reseal(
         &self,
         typed: TypedBytes,
         from: &AssociatedData<'_>,
         to: &AssociatedData<'_>,
     ) -> Result<TypedBytes> {
-        let strict = self.strict();
-        strict.seal(strict.open(typed, from)?, to)
+        let codec = self.requiring_decryption();
+        codec.seal(codec.open(typed, from)?, to)
     }
 
     /// Whether a sealed value is opaque ciphertext of another cipher. Values that our GCM bound to their row are not:
@@ -116,14 +117,14 @@ impl ValueCodec {
     /// # Errors
     /// Those of [`open`](Self::open) and [`ChannelValue::from_typed`].
     pub fn open_value(&self, typed: TypedBytes, row: &AssociatedData<'_>) -> Result<ChannelValue> {
-        self.value(self.open(typed, row)?)
+        self.to_channel_value(self.open(typed, row)?)
     }
 
     /// Converts opened bytes to the caller's value.
     ///
     /// # Errors
     /// Those of [`ChannelValue::from_typed`].
-    pub fn value(&self, typed: TypedBytes) -> Result<ChannelValue> {
+    pub fn to_channel_value(&self, typed: TypedBytes) -> Result<ChannelValue> {
         if self.opaque_values { Ok(ChannelValue::Blob(typed)) } else { ChannelValue::from_typed(typed) }
     }
 }
@@ -177,8 +178,11 @@ mod tests {
         assert_eq!(opaque.open_value(stored, &ROW).unwrap(), value);
         assert_eq!(opaque.seal(sealed(), &ROW).unwrap_err().kind(), ErrorKind::Crypto);
         assert_eq!(opaque.open(sealed(), &ROW).unwrap_err().kind(), ErrorKind::Crypto);
-        let keeping = ValueCodec { keep_sealed: true, ..opaque };
+        let keeping = ValueCodec { return_sealed: true, ..opaque };
         assert_eq!(keeping.open(sealed(), &ROW).unwrap(), sealed());
-        assert_eq!(keeping.strict().open(sealed(), &ROW).unwrap_err().kind(), ErrorKind::Crypto);
+        assert_eq!(
+            keeping.requiring_decryption().open(sealed(), &ROW).unwrap_err().kind(),
+            ErrorKind::Crypto
+        );
     }
 }

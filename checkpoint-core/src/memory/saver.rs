@@ -324,9 +324,9 @@ impl InMemorySaver {
 
     fn store_writes(&self, prepared: PreparedWrites, codec: &ValueCodec) -> Result<()> {
         let write = |row: crate::backend::WriteRow| {
-            let value = codec.value(row.value)?;
+            let value = codec.to_channel_value(row.value)?;
             let write = PendingWrite::new(prepared.task_id.clone(), row.channel, value);
-            Ok(write.stored_at(prepared.task_path.clone(), row.idx))
+            Ok(write.with_position(prepared.task_path.clone(), row.idx))
         };
         let writes = prepared.rows.into_iter().map(write).collect::<Result<Vec<_>>>()?;
         if writes.is_empty() {

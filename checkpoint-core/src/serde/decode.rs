@@ -450,7 +450,7 @@ struct Channel<'a> {
 
 fn readable(value: &ChannelValue) -> Option<Bytes> {
     match value.as_blob() {
-        Some(blob) => blob.readable().ok(),
+        Some(blob) => blob.to_unvalidated_msgpack().ok(),
         None => value.to_msgpack().ok(),
     }
 }

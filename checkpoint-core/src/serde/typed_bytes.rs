@@ -83,7 +83,7 @@ impl TypedBytes {
     /// Those of [`to_msgpack`](Self::to_msgpack), and [`Codec`](crate::ErrorKind::Codec) for a value that does not fit
     /// the type.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
-        super::from_msgpack(&self.readable()?)
+        super::from_msgpack(&self.to_unvalidated_msgpack()?)
     }
 
     /// Decodes into a dynamic value.
@@ -91,7 +91,7 @@ impl TypedBytes {
     /// # Errors
     /// Those of [`to_msgpack`](Self::to_msgpack).
     pub fn to_value(&self) -> Result<Value> {
-        Value::from_msgpack(&self.readable()?)
+        Value::from_msgpack(&self.to_unvalidated_msgpack()?)
     }
 
     /// The value as MessagePack for a decoder: like [`to_msgpack`](Self::to_msgpack), but without the scan for the end
@@ -99,7 +99,7 @@ impl TypedBytes {
     ///
     /// # Errors
     /// Those of [`to_msgpack`](Self::to_msgpack), except for malformed MessagePack, which the decoder detects.
-    pub fn readable(&self) -> Result<Bytes> {
+    pub fn to_unvalidated_msgpack(&self) -> Result<Bytes> {
         if self.tag == "msgpack" { Ok(self.data.clone()) } else { self.to_msgpack() }
     }
 }

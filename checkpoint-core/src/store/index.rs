@@ -165,7 +165,7 @@ pub struct IndexConfig {
 
 impl IndexConfig {
     /// The maximum number of dimensions: that of pgvector's `vector`.
-    pub const MOST_DIMS: usize = 16_000;
+    pub const MAX_DIMS: usize = 16_000;
 
     /// How many queries of one batch are embedded concurrently.
     const CONCURRENT_QUERIES: usize = 8;
@@ -213,7 +213,7 @@ impl IndexConfig {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for no dimensions or more than 16,000, and for no fields or an
     /// invalid path.
     pub fn check(&self) -> Result<()> {
-        if self.dims == 0 || self.dims > Self::MOST_DIMS {
+        if self.dims == 0 || self.dims > Self::MAX_DIMS {
             return Err(Error::invalid_config("dims must be 1 to 16,000").with("dims", self.dims));
         }
         if self.fields.is_empty() {

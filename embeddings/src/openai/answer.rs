@@ -17,7 +17,7 @@ const BYTES_AROUND: usize = 1 << 20;
 
 /// The most bytes of an answer for this number of texts.
 pub(super) fn longest(texts: usize) -> usize {
-    texts.saturating_mul(IndexConfig::MOST_DIMS * NUMBER_BYTES).saturating_add(BYTES_AROUND)
+    texts.saturating_mul(IndexConfig::MAX_DIMS * NUMBER_BYTES).saturating_add(BYTES_AROUND)
 }
 
 #[derive(Deserialize)]

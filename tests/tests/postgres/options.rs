@@ -262,7 +262,7 @@ async fn sealed_rows_are_kept(server: &Server) {
         .unwrap();
     let without = database.builder().build().unwrap();
     assert_eq!(without.get_tuple(&stored).await.unwrap_err().kind(), ErrorKind::Crypto);
-    let keeping = database.builder().keep_sealed(true).build().unwrap();
+    let keeping = database.builder().return_sealed(true).build().unwrap();
     let tuple = keeping.get_tuple(&stored).await.unwrap().unwrap();
     assert_eq!((&tuple.config, tuple.metadata.step()), (&stored, Some(0)));
     assert!(!format!("{tuple:?}").contains("quote"), "the text was opened without its key");

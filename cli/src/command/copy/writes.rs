@@ -117,7 +117,7 @@ mod tests {
     const ID: &str = "1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8b";
 
     fn write(task: &str, path: &str, idx: i32, channel: &str) -> PendingWrite {
-        PendingWrite::new(task, channel, format!("{task}{idx}").as_str()).stored_at(path, idx)
+        PendingWrite::new(task, channel, format!("{task}{idx}").as_str()).with_position(path, idx)
     }
 
     async fn stored(writes: &[PendingWrite], times: usize) -> Vec<PendingWrite> {
