@@ -9,6 +9,7 @@ use std::time::Duration;
 use checkpoint_core::backend::ValueCodec;
 use checkpoint_core::delta::CheckpointReader;
 use checkpoint_core::{Error, ErrorKind, Result};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::Synchronous;
@@ -332,31 +333,16 @@ fn has_hot_journal(path: &Path) -> bool {
         && head == MAGIC
 }
 
-/// A URI for any path: every byte but the plainest is escaped.
+/// A URI for any path.
 fn immutable_uri(path: &Path) -> String {
-    let mut uri = String::from("file:");
-    let text = path.as_os_str().as_encoded_bytes();
-    if !text.starts_with(b"/") {
-        uri.push_str("///");
-    }
-    for byte in text {
-        match byte {
-            b'\\' if cfg!(windows) => uri.push('/'),
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' | b'~' => {
-                uri.push(char::from(*byte));
-            }
-            b':' if cfg!(windows) => uri.push(':'),
-            other => {
-                const HEX: &[u8; 16] = b"0123456789ABCDEF";
-                uri.push('%');
-                for digit in [other >> 4, other & 0xf] {
-                    uri.push(char::from(HEX[usize::from(digit)]));
-                }
-            }
-        }
-    }
-    uri.push_str("?immutable=1");
-    uri
+    const UNCOMMON: AsciiSet =
+        NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_').remove(b'~');
+    const ESCAPED: &AsciiSet = &if cfg!(windows) { UNCOMMON.remove(b':') } else { UNCOMMON };
+    let path = path.as_os_str().as_encoded_bytes();
+    let root = if path.starts_with(b"/") { "" } else { "///" };
+    let path = percent_encode(path, ESCAPED).to_string();
+    let path = if cfg!(windows) { path.replace("%5C", "/") } else { path };
+    format!("file:{root}{path}?immutable=1")
 }
 
 #[cfg(test)]

@@ -8,54 +8,38 @@ use checkpoint_core::{
     Checkpoint, CheckpointMetadata, Error, ErrorKind, PendingWrite, Result, Str, TypedBytes, opaque,
 };
 use rusqlite::Row;
-use rusqlite::types::ValueRef;
 
 use crate::connection::Config;
 use crate::error::OrConvert;
 
 /// Reads a column that must hold text.
 pub(crate) fn text(row: &Row<'_>, column: usize) -> Result<Str> {
-    optional_text(row, column)?
-        .ok_or_else(|| Error::codec("a column that must hold text is empty").with("column", column))
+    row.get(column).or_convert()
 }
 
 /// Reads a column that may hold text.
 pub(crate) fn optional_text(row: &Row<'_>, column: usize) -> Result<Option<Str>> {
-    match row.get_ref(column).or_convert()? {
-        ValueRef::Null => Ok(None),
-        ValueRef::Text(text) => {
-            std::str::from_utf8(text).map(|text| Some(Str::from(text))).map_err(|source| {
-                Error::codec("a column that must hold text is not UTF-8")
-                    .with("column", column)
-                    .with_source(source)
-            })
-        }
-        _ => Err(Error::codec("a column that must hold text holds something else").with("column", column)),
-    }
+    row.get(column).or_convert()
 }
 
-/// Reads a column of bytes in their one allocation; old writers stored some of them as text.
-pub(crate) fn optional_bytes(row: &Row<'_>, column: usize) -> Result<Option<Bytes>> {
-    match row.get_ref(column).or_convert()? {
-        ValueRef::Null => Ok(None),
-        ValueRef::Blob(bytes) | ValueRef::Text(bytes) => Ok(Some(Bytes::copy_from_slice(bytes))),
-        _ => Err(Error::codec("a column that must hold bytes holds something else").with("column", column)),
-    }
+/// Reads a column of bytes; old writers stored some of them as text.
+pub(crate) fn optional_bytes<'a>(row: &'a Row<'_>, column: usize) -> Result<Option<&'a [u8]>> {
+    let value = row.get_ref(column).or_convert()?;
+    value.as_bytes_or_null().map_err(|source| {
+        Error::codec("a column of bytes holds a number").with("column", column).with_source(source)
+    })
 }
 
-/// Reads metadata; none at all is an empty map.
+/// Reads metadata; NULL is an empty map.
 pub(crate) fn metadata(row: &Row<'_>, column: usize) -> Result<CheckpointMetadata> {
-    match row.get_ref(column).or_convert()? {
-        ValueRef::Null => Ok(CheckpointMetadata::default()),
-        ValueRef::Blob(bytes) | ValueRef::Text(bytes) => CheckpointMetadata::from_json(bytes),
-        _ => Err(Error::codec("the metadata column holds something else than JSON").with("column", column)),
-    }
+    optional_bytes(row, column)?
+        .map_or_else(|| Ok(CheckpointMetadata::default()), CheckpointMetadata::from_json)
 }
 
 /// Reads a type tag and the bytes in the column after it. A value of no bytes may be stored as NULL.
 pub(crate) fn typed(row: &Row<'_>, column: usize) -> Result<TypedBytes> {
     let tag = optional_text(row, column)?;
-    let data = optional_bytes(row, column + 1)?;
+    let data = optional_bytes(row, column + 1)?.map(Bytes::copy_from_slice);
     match (tag, data) {
         (Some(tag), Some(data)) => Ok(TypedBytes::new(tag.to_string(), data)),
         (Some(tag), None) if matches!(&*tag, "null" | "empty") => {

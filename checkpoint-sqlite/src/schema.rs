@@ -117,24 +117,13 @@ fn verify(table: &'static str, found: &[StoredColumn], wanted: &[Column]) -> Res
     let refuse = |message, column: &str| {
         Err(Error::new(ErrorKind::Schema, message).with("table", table).with("column", column))
     };
-    for (name, key_position) in wanted {
-        match found.iter().find(|column| column.name == *name) {
-            None => {
-                return refuse(
-                    "a table of this name is there, but not LangGraph's: a column is missing; \
-                     choose another file",
-                    name,
-                );
-            }
-            Some(column) if column.key_position != *key_position => {
-                return refuse(
-                    "a table of this name is there, but with another primary key than LangGraph's; \
-                     choose another file",
-                    name,
-                );
-            }
-            Some(_) => {}
-        }
+    let key_position =
+        |name: &str| found.iter().find(|column| column.name == name).map(|column| column.key_position);
+    if let Some((name, _)) = wanted.iter().find(|(name, position)| key_position(name) != Some(*position)) {
+        return refuse(
+            "a table of this name exists, but lacks a column of LangGraph's or has another primary key; choose another file",
+            name,
+        );
     }
     let known = |column: &&StoredColumn| {
         column.name == TASK_PATH || wanted.iter().any(|(name, _)| column.name == *name)

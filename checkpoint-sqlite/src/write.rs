@@ -201,10 +201,9 @@ fn reseal_checkpoint(codec: &ValueCodec, row: &Row<'_>, source: &str, target: &s
     let (checkpoint_ns, checkpoint_id) = (row::text(row, 0)?, row::text(row, 1)?);
     let key = CheckpointKey::new(source, &checkpoint_ns, &checkpoint_id);
     let resealed = || {
-        let metadata = row::optional_bytes(row, 5)?.unwrap_or_else(|| b"{}"[..].into());
-        let metadata = String::from_utf8(metadata.into()).map_err(|source| {
-            Error::codec("the stored metadata is not UTF-8").with_source(source.utf8_error())
-        })?;
+        let metadata = std::str::from_utf8(row::optional_bytes(row, 5)?.unwrap_or(b"{}"))
+            .map_err(|source| Error::codec("the stored metadata is not UTF-8").with_source(source))?
+            .to_owned();
         let to = key.in_thread(target).checkpoint_data();
         let typed = codec.reseal(row::typed(row, 3)?, &key.checkpoint_data(), &to)?;
         Ok((typed, metadata, row::optional_text(row, 2)?))
