@@ -75,8 +75,8 @@ async fn a_host_that_does_not_answer(_server: &Server) {
 }
 
 async fn addresses_that_are_none(_server: &Server) {
+    // An empty one is valid: the environment says the rest.
     for address in [
-        "",
         "postgres",
         "mysql://localhost/x",
         "postgres://localhost:no-port/x",
