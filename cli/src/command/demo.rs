@@ -52,7 +52,12 @@ fn saver(dir: &Path) -> Result<SqliteSaver> {
 pub(crate) async fn agent(arguments: &DemoAgent) -> Result<()> {
     let saver = saver(&arguments.dir)?;
     saver.setup().await?;
-    let thread = saver.thread(THREAD);
+    let answered = answer(&saver.thread(THREAD), arguments).await;
+    let closed = saver.close().await.map_err(Failure::from);
+    answered.and(closed)
+}
+
+async fn answer(thread: &Thread<SqliteSaver>, arguments: &DemoAgent) -> Result<()> {
     let mut at = match thread.latest().await? {
         Some(at) => at,
         None => thread.begin(&Trip { question: "Where to in March?".into(), ..Trip::default() }).await?,
@@ -65,7 +70,7 @@ pub(crate) async fn agent(arguments: &DemoAgent) -> Result<()> {
         if trip.plan.is_empty() {
             trip.plan = RESEARCH.map(String::from).to_vec();
         } else if trip.notes.is_empty() {
-            trip.notes = research(&thread, &at, &trip.plan, arguments).await?;
+            trip.notes = research(thread, &at, &trip.plan, arguments).await?;
         } else if trip.review.is_none() {
             trip.review = Some(format!("{} notes, no contradictions", trip.notes.len()));
         } else {
@@ -260,6 +265,7 @@ pub(crate) async fn run(dir: Option<PathBuf>, json: bool) -> Result<()> {
 
     let saver: Saver = std::sync::Arc::new(saver);
     history::run(&saver, history::Asked { thread: THREAD.into(), ns: None, limit: None }, json).await?;
+    saver.close().await?;
     let url = format!("sqlite:{}", dir.join(DATABASE).display());
     let lines = [
         String::new(),

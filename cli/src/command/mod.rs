@@ -11,12 +11,14 @@ mod threads;
 
 use std::io::Write;
 
-use checkpoint_core::{ChannelValue, CheckpointTuple, ListQuery, PendingWrite, SaverExt, python};
+use checkpoint_core::{
+    BaseCheckpointSaver, ChannelValue, CheckpointTuple, ListQuery, PendingWrite, SaverExt, python,
+};
 use clap::CommandFactory;
 use futures_util::TryStreamExt;
 use serde_json::{Map, Value as Json, json};
 
-use crate::arguments::{Arguments, Command};
+use crate::arguments::{Arguments, Command, Options};
 use crate::failure::{Failure, Result};
 use crate::open::{Saver, Sealed, saver};
 use crate::output::{self, namespace, stdout};
@@ -26,30 +28,40 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
     match command {
         Command::Demo { dir } => demo::run(dir, options.json).await,
         Command::DemoAgent(agent) => demo::agent(&agent).await,
-        Command::Setup => manage::setup(&saver(&options, Sealed::Refuse)?, options.json).await,
+        Command::Setup => {
+            on(&options, Sealed::Refuse, async |saver| manage::setup(saver, options.json).await).await
+        }
         Command::Threads { after, limit } => {
-            threads::run(&saver(&options, Sealed::Keep)?, after, limit, options.json).await
+            let run = async |saver: &Saver| threads::run(saver, after, limit, options.json).await;
+            on(&options, Sealed::Keep, run).await
         }
         Command::History { thread, ns, limit } => {
             let asked = history::Asked { thread, ns, limit };
-            history::run(&saver(&options, Sealed::Keep)?, asked, options.json).await
+            on(&options, Sealed::Keep, async |saver| history::run(saver, asked, options.json).await).await
         }
         Command::Show { thread, id, channel, ns } => {
             let asked = show::Asked { thread, id, channel, ns };
-            show::run(&saver(&options, Sealed::KeepWithoutKey)?, &asked, options.json).await
+            let run = async |saver: &Saver| show::run(saver, &asked, options.json).await;
+            on(&options, Sealed::KeepWithoutKey, run).await
         }
         Command::CopyThread { source, target, consent } => {
-            let saver = saver(&options, Sealed::Refuse)?;
-            manage::copy_thread(&saver, &source, &target, consent.yes, options.json).await
+            let run = async |saver: &Saver| {
+                manage::copy_thread(saver, &source, &target, consent.yes, options.json).await
+            };
+            on(&options, Sealed::Refuse, run).await
         }
         Command::Copy(asked) => copy::run(&options, &asked).await,
         Command::DeleteThread { thread, consent } => {
-            manage::delete_thread(&saver(&options, Sealed::Refuse)?, &thread, consent.yes, options.json).await
+            let run =
+                async |saver: &Saver| manage::delete_thread(saver, &thread, consent.yes, options.json).await;
+            on(&options, Sealed::Refuse, run).await
         }
         Command::Prune { threads, all, strategy, consent } => {
             let threads = (!all).then_some(threads);
-            manage::prune(&saver(&options, Sealed::Refuse)?, threads, strategy, consent.yes, options.json)
-                .await
+            let run = async |saver: &Saver| {
+                manage::prune(saver, threads, strategy, consent.yes, options.json).await
+            };
+            on(&options, Sealed::Refuse, run).await
         }
         Command::Store(command) => store::run(&options, command).await,
         Command::Conformance { filter, store } => conformance::run(&options, filter, store).await,
@@ -68,6 +80,14 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
             Ok(out.flush()?)
         }
     }
+}
+
+/// Runs a command on the database that the options name, and closes it.
+async fn on(options: &Options, sealed: Sealed, run: impl AsyncFnOnce(&Saver) -> Result<()>) -> Result<()> {
+    let saver = saver(options, sealed)?;
+    let result = run(&saver).await;
+    let closed = saver.close().await.map_err(Failure::from);
+    result.and(closed)
 }
 
 /// A checkpoint as JSON: the fields that `history` and `show` have in common, with a value for each pending write if

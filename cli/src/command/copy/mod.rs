@@ -8,6 +8,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use checkpoint_core::{BaseCheckpointSaver, Error, ErrorKind, ListQuery, SaverExt, Str, ThreadQuery};
+use futures_util::future::try_join;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
@@ -99,13 +100,20 @@ pub(crate) async fn run(options: &Options, asked: &Copy) -> Result<()> {
         to: open::open(&asked.to, to_keys, Sealed::Refuse).map_err(|failure| failure.within("--to"))?,
         dry_run: asked.dry_run,
     };
-    let total = check(&sides, &asked.threads, encrypts).await?;
+    let result = copy(&sides, options, asked, decrypts, encrypts).await;
+    let closed = try_join(sides.from.close(), sides.to.close()).await;
+    let closed = closed.map(|_| ()).map_err(Failure::from);
+    result.and(closed)
+}
+
+async fn copy(sides: &Sides, options: &Options, asked: &Copy, decrypts: bool, encrypts: bool) -> Result<()> {
+    let total = check(sides, &asked.threads, encrypts).await?;
     if decrypts && !encrypts && !asked.dry_run {
         anstream::eprintln!("ckpt: note: --to has no key, so values are stored there unencrypted");
     }
 
     let counts = Counts::new(progress(Some(total), "threads"));
-    let outcome = copy_all(&sides, &asked.threads, &counts, total).await;
+    let outcome = copy_all(sides, &asked.threads, &counts, total).await;
     counts.bar.finish_and_clear();
     let (only_failure, ended) = match outcome {
         Ok(only_failure) => (only_failure, Ok(())),
