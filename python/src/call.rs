@@ -23,7 +23,7 @@ use crate::event_loop::{Bridge, Expected, try_lock};
 use crate::runtime::{self, lock};
 
 type Future<T> = Pin<Box<dyn std::future::Future<Output = Result<T>> + Send>>;
-type Begin<T> = Box<dyn FnOnce() -> PyResult<Future<T>> + Send>;
+type Begin<T> = Box<dyn FnOnce(Python<'_>) -> PyResult<Future<T>> + Send>;
 type Finish<T> = Box<dyn FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send>;
 type Outcome = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
@@ -55,14 +55,14 @@ impl Call {
     /// One that is `immediate` rarely waits, so its future is first polled on the caller's thread.
     pub(crate) fn new<T, F>(
         immediate: bool,
-        begin: impl FnOnce() -> PyResult<F> + Send + 'static,
+        begin: impl FnOnce(Python<'_>) -> PyResult<F> + Send + 'static,
         finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> Self
     where
         T: Send + 'static,
         F: std::future::Future<Output = Result<T>> + Send + 'static,
     {
-        let begin = Box::new(|| begin().map(|future| Box::pin(future) as Future<T>));
+        let begin = Box::new(|py: Python<'_>| begin(py).map(|future| Box::pin(future) as Future<T>));
         let work = Work { immediate, begin, finish: Box::new(finish) };
         Self { state: Mutex::new(State::New(Box::new(work))) }
     }
@@ -170,7 +170,7 @@ struct Work<T> {
 impl<T: Send + 'static> Job for Work<T> {
     fn wait(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let Self { immediate, begin, finish } = *self;
-        let mut future = begin()?;
+        let mut future = begin(py)?;
         let begun = if immediate { runtime::poll_once(py, &mut future)? } else { Poll::Pending };
         let result = match begun {
             Poll::Ready(result) => result,
@@ -181,7 +181,7 @@ impl<T: Send + 'static> Job for Work<T> {
 
     fn start(self: Box<Self>, py: Python<'_>) -> PyResult<Started> {
         let Self { immediate, begin, finish } = *self;
-        let mut future = begin()?;
+        let mut future = begin(py)?;
         if immediate {
             // Polled again by the runtime if it is not ready.
             if let Poll::Ready(result) = runtime::poll_once(py, &mut future)? {
@@ -197,7 +197,8 @@ impl<T: Send + 'static> Job for Work<T> {
             let result = future.await;
             let outcome: Outcome = Box::new(move |py| finish(py, result.or_raise(py)?));
             *lock(&slot) = Some(outcome);
-        })?;
+        })?
+        .abort_handle();
         Ok(Started::Waiting(Waiting { future: awaited, outcome, task, bridge, number }))
     }
 }

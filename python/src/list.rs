@@ -48,11 +48,11 @@ impl Listing {
 impl Listing {
     /// The next checkpoint, or `None` at the end.
     fn next(&self) -> Call {
-        let (place, serde) = (Arc::clone(&self.place), Arc::clone(&self.serde));
-        // Immediate on any backend: the rest of a page is returned without waiting.
-        self.opened.call_with(
-            true,
-            |backend| async move {
+        let (opened, place) = (self.opened.clone(), Arc::clone(&self.place));
+        let serde = Arc::clone(&self.serde);
+        let next = move |_: Python<'_>| {
+            let backend = opened.get()?;
+            Ok(async move {
                 // A call that is dropped while it waits ends the list.
                 let mut stream = match place.replace(State::Over) {
                     State::New(query) => backend.ready().await?.list(query),
@@ -64,11 +64,12 @@ impl Listing {
                     place.replace(State::Open(stream));
                 }
                 Ok(found)
-            },
-            move |py, found| match found {
-                Some(found) => tuple::from_tuple(py, &serde, &found),
-                None => Ok(py.None()),
-            },
-        )
+            })
+        };
+        // Immediate on any backend: the rest of a page is returned without waiting.
+        Call::new(true, next, move |py, found| match found {
+            Some(found) => tuple::from_tuple(py, &serde, &found),
+            None => Ok(py.None()),
+        })
     }
 }

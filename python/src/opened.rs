@@ -108,22 +108,8 @@ impl<T: Send + Sync> Opened<T> {
         R: Send + 'static,
         F: Future<Output = Result<R>> + Send + 'static,
     {
-        self.call_with(self.0.immediate, call, finish)
-    }
-
-    /// The same, `immediate` or not.
-    pub(crate) fn call_with<R, F>(
-        &self,
-        immediate: bool,
-        call: impl FnOnce(InUse<T>) -> F + Send + 'static,
-        finish: impl FnOnce(Python<'_>, R) -> PyResult<Py<PyAny>> + Send + 'static,
-    ) -> Call
-    where
-        R: Send + 'static,
-        F: Future<Output = Result<R>> + Send + 'static,
-    {
         let opened = self.clone();
-        Call::new(immediate, move || opened.get().map(call), finish)
+        Call::new(self.0.immediate, move |_| opened.get().map(call), finish)
     }
 
     /// Whether there is nothing to close: its user or the end of the interpreter has closed it, or it is the parent's.
@@ -137,14 +123,16 @@ impl<T: Send + Sync> Opened<T> {
     /// The call that closes it: new calls are refused, running ones are waited for, what they use is released. Idempotent.
     pub(crate) fn close(&self) -> Call {
         let holder = Arc::clone(&self.0);
-        let close = async move {
+        let begin = move |py: Python<'_>| {
             // A task of its own, which goes on if the caller is cancelled.
-            let closed = tokio::spawn(async move { holder.close().await }).await;
-            closed.unwrap_or_else(|error| {
-                Err(Error::new(ErrorKind::Backend, "closing failed").with_source(error))
+            let closing = runtime::spawn(py, async move { holder.close().await })?;
+            Ok(async move {
+                closing.await.unwrap_or_else(|error| {
+                    Err(Error::new(ErrorKind::Backend, "closing failed").with_source(error))
+                })
             })
         };
-        Call::new(false, || Ok(close), |py, ()| Ok(py.None()))
+        Call::new(false, begin, |py, ()| Ok(py.None()))
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time;
 
 use crate::opened;
@@ -92,11 +92,11 @@ pub(crate) fn poll_once<F: Future + Unpin>(py: Python<'_>, future: &mut F) -> Py
 }
 
 /// Spawns a future on the runtime.
-pub(crate) fn spawn(
+pub(crate) fn spawn<T: Send + 'static>(
     py: Python<'_>,
-    future: impl Future<Output = ()> + Send + 'static,
-) -> PyResult<AbortHandle> {
-    Ok(handle(py)?.spawn(future).abort_handle())
+    future: impl Future<Output = T> + Send + 'static,
+) -> PyResult<JoinHandle<T>> {
+    Ok(handle(py)?.spawn(future))
 }
 
 /// Spawns a future on the runtime, and waits for it without the GIL. A signal whose handler raises ends both. (The future
@@ -110,7 +110,7 @@ pub(crate) fn block_on<T: Send + 'static>(
         // An interrupted caller has dropped the receiver.
         let _ = sender.send(future.await);
     };
-    let _task = AbortOnDrop(spawn(py, task)?);
+    let _task = AbortOnDrop(spawn(py, task)?.abort_handle());
     let mut receiver = receiver;
     loop {
         let (outcome, back) = py.detach(move || {
