@@ -448,6 +448,7 @@ listing = saver.list(None)
 next(listing)
 """,
     "in a with block": "saver.__enter__(); saver.get_tuple(thread('t')); sys.exit(0)",
+    "dropped": "put(Flow(None), saver, thread('t'), {'v': [1]}); del saver",
     "in a cycle": "cycle = [saver]; cycle.append(cycle); saver.cycle = cycle",
     "call under way": """
 async def main():

@@ -234,7 +234,7 @@ def test_namespaces_are_listed(store: Any, flow: Flow) -> None:
     assert lists(limit=2, offset=1) == all_of_them[1:3]
     with pytest.raises(ValueError, match="max_depth"):
         lists(max_depth=-1)
-    with pytest.raises(ValueError, match="label"):
+    with pytest.raises(ValueError, match="max_depth must be at least 1"):
         lists(max_depth=0)
 
 
@@ -344,15 +344,15 @@ def test_a_store_closes_itself(open_store: Callable[..., Any], flow: Flow) -> No
     [
         ({"index": {"embed": lambda texts: texts}}, ValueError, "dims"),
         ({"index": {"dims": 4}}, ValueError, "embed"),
-        ({"index": {"dims": 0, "embed": print}}, ValueError, "dimensions"),
-        ({"index": {"dims": -1, "embed": print}}, ValueError, "dimensions"),
+        ({"index": {"dims": 0, "embed": print}}, ValueError, "dims must be 1 to 16,000"),
+        ({"index": {"dims": -1, "embed": print}}, ValueError, "dims must be 1 to 16,000"),
         ({"index": {"dims": 4, "embed": print, "field": ["a"]}}, ValueError, "unknown keys: field"),
         ({"index": {"dims": 4, "embed": print, "distance_type": "hamming"}}, ValueError, "distance_type"),
         ({"index": {"dims": 4, "embed": print, "ann_index_config": {"kind": "tree"}}}, ValueError, "kind"),
         ({"index": {"dims": 4, "embed": print, "ann_index_config": {"lists": 1, "n": 1}}}, ValueError, "n;"),
         ({"index": {"dims": 4, "embed": "nobody:model"}}, Exception, "nobody"),
-        ({"ttl": {"default_ttl": 0}}, ValueError, "default TTL"),
-        ({"ttl": {"default_ttl": math.nan}}, ValueError, "default TTL"),
+        ({"ttl": {"default_ttl": 0}}, ValueError, "invalid TTL"),
+        ({"ttl": {"default_ttl": math.nan}}, ValueError, "invalid TTL"),
         ({"ttl": {"default": 1}}, ValueError, "unknown keys: default"),
     ],
 )
