@@ -1,23 +1,29 @@
-"""The context manager that savers and stores share."""
+"""How savers and stores are closed."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import TypeVar
 
+from langgraph_ckpt._native import Saver, Store
+
 C = TypeVar("C", bound="Closing")
 
 
 class Closing:
-    """A context manager that closes itself, with `with` and with `async with`."""
+    """What closes itself, with `with` and with `async with`."""
+
+    _native: Saver | Store
 
     def close(self) -> None:
-        """Closes it. Idempotent."""
-        raise NotImplementedError
+        """Waits for running calls, and releases files, threads and connections. Later calls fail. Idempotent."""
+        if not self._native.closed:
+            self._native.close().wait()
 
     async def aclose(self) -> None:
-        """Closes it, as `close` does."""
-        raise NotImplementedError
+        """Closes it as `close` does. Cancelling it does not stop it."""
+        if not self._native.closed:
+            await self._native.close()
 
     def __enter__(self: C) -> C:
         return self

@@ -33,4 +33,4 @@ class InMemoryStore(Store):
     def __init__(self, *, index: StoreIndexConfig | None = None, ttl: TTLConfig | None = None) -> None:
         shown, embeddings, native_index = read_index(index)
         ttl_config, default_ttl, refresh = read_ttl(ttl)
-        super().__init__(_native.Store.memory(native_index, default_ttl, refresh), shown, embeddings, ttl_config)
+        super().__init__(_native.memory_store(native_index, default_ttl, refresh), shown, embeddings, ttl_config)

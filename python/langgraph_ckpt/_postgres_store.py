@@ -84,7 +84,7 @@ class PostgresStore(Store):
             "ef_search": ef_search,
             "probes": probes,
         }
-        native = _native.Store.postgres(conn_string, native_index, default_ttl, refresh, options)
+        native = _native.postgres_store(conn_string, native_index, default_ttl, refresh, options)
         super().__init__(native, shown, embeddings, ttl_config)
 
     @classmethod

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -25,25 +25,6 @@ from langgraph_ckpt import _native
 from langgraph_ckpt._closing import Closing
 
 T = TypeVar("T")
-
-#: The URL schemes of databases, and the class that opens them.
-_SCHEMES = {"postgres": "PostgresSaver", "postgresql": "PostgresSaver", "sqlite": "SqliteSaver"}
-
-
-def check_conn_string(conn_string: object, mine: str, wanted: str) -> str:
-    """Rejects connection strings of other classes. The string may contain a password, so errors do not show it."""
-    if not isinstance(conn_string, str):
-        raise TypeError(f"{mine} takes {wanted}, not {type(conn_string).__name__}")
-    # Matched at the beginning only: elsewhere it may be part of a password.
-    if url := re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", conn_string):
-        scheme = url[1]
-        owner = _SCHEMES.get(scheme)
-        if owner is None:
-            raise ValueError(f"{mine} takes {wanted}, and this is a URL of {scheme}")
-        if owner != mine:
-            raise ValueError(f"{mine} takes {wanted}, and this is a URL of {scheme}: use {owner}")
-    return conn_string
-
 
 def _is_conflict(error: RuntimeError) -> bool:
     return getattr(error, "kind", None) == "conflict"
@@ -65,6 +46,9 @@ class Saver(Closing, BaseCheckpointSaver[str]):
             raise ValueError("serde encrypts already: pass it or a cipher, not both")
         super().__init__(serde=serde)
         self._native = native
+
+    #: The schemes of the backend's URLs.
+    _schemes: ClassVar[tuple[str, ...]] = ()
 
     # Overridden by backends whose Python saver stores less metadata.
     _metadata = staticmethod(get_checkpoint_metadata)
@@ -304,12 +288,20 @@ class Saver(Closing, BaseCheckpointSaver[str]):
     def close(self) -> None:
         """Closes the saver, and all savers that share its connections (those that `with_allowlist` returned).
 
-        It waits for running calls, and ends unfinished lists. Idempotent.
+        It waits for running calls, ends unfinished lists, and releases files, threads and connections. Later calls fail.
+        Idempotent.
         """
-        if not self._native.closed:
-            self._native.close().wait()
+        super().close()
 
-    async def aclose(self) -> None:
-        """Closes the saver as `close` does."""
-        if not self._native.closed:
-            await self._native.close()
+    @classmethod
+    def _check_conn_string(cls, conn_string: object, wanted: str) -> str:
+        """Rejects connection strings of other classes. The string may contain a password, so errors do not show it."""
+        name = cls.__name__
+        if not isinstance(conn_string, str):
+            raise TypeError(f"{name} takes {wanted}, not {type(conn_string).__name__}")
+        # Matched at the beginning only: elsewhere it may be part of a password.
+        url = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", conn_string)
+        if url and (scheme := url[1]) not in cls._schemes:
+            owner = next((f": use {known.__name__}" for known in Saver.__subclasses__() if scheme in known._schemes), "")
+            raise ValueError(f"{name} takes {wanted}, and this is a URL of {scheme}{owner}")
+        return conn_string

@@ -159,16 +159,14 @@ class Store(Closing, BaseStore):
         return await asyncio.get_running_loop().run_in_executor(None, self.stop_ttl_sweeper, timeout)
 
     def close(self) -> None:
-        """Stops the sweeper, waits for running calls, and closes the connections. Idempotent."""
+        """Stops the sweeper, waits for running calls, and closes the connections. Later calls fail. Idempotent."""
         self.stop_ttl_sweeper()
-        if not self._native.closed:
-            self._native.close().wait()
+        super().close()
 
     async def aclose(self) -> None:
         """Closes the store, as `close` does."""
         await self.astop_ttl_sweeper()
-        if not self._native.closed:
-            await self._native.close()
+        await super().aclose()
 
     def _embed(self, documents: list[str], queries: list[str]) -> tuple[Any, Any]:
         embeddings = self.embeddings

@@ -8,7 +8,7 @@ from langgraph.checkpoint.base import get_serializable_checkpoint_metadata
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_ckpt import _native
-from langgraph_ckpt._saver import Saver, check_conn_string
+from langgraph_ckpt._saver import Saver
 
 P = TypeVar("P", bound="PostgresSaver")
 
@@ -49,6 +49,8 @@ class PostgresSaver(Saver):
         ValueError: If the string or an option is invalid.
     """
 
+    _schemes = ("postgres", "postgresql")
+
     # LangGraph's own saver omits the metadata key `writes` of its old versions.
     _metadata = staticmethod(get_serializable_checkpoint_metadata)
 
@@ -77,7 +79,7 @@ class PostgresSaver(Saver):
             "pgbouncer": pgbouncer,
             "max_retries": max_retries,
         }
-        check_conn_string(conn_string, "PostgresSaver", "a URL, postgresql://user@host/database")
+        self._check_conn_string(conn_string, "a URL, postgresql://user@host/database")
         native = _native.postgres_saver(
             conn_string, cipher=cipher, read_replica=read_replica, compression=compression, options=options
         )

@@ -9,7 +9,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from langgraph_ckpt import _native
-from langgraph_ckpt._saver import Saver, check_conn_string
+from langgraph_ckpt._saver import Saver
 
 S = TypeVar("S", bound="SqliteSaver")
 
@@ -45,6 +45,8 @@ class SqliteSaver(Saver):
         ValueError: If the path or an option is invalid.
     """
 
+    _schemes = ("sqlite",)
+
     def __init__(
         self,
         conn_string: str | os.PathLike[str],
@@ -62,7 +64,7 @@ class SqliteSaver(Saver):
             "readers": readers,
             "read_only": read_only,
         }
-        path = _path(conn_string)
+        path = self._path(conn_string)
         # LangGraph's own MessagePack is decoded without calling a serializer.
         serde = maybe_add_typed_methods(serde or self.serde)
         plain = type(serde) is JsonPlusSerializer and not serde.pickle_fallback
@@ -79,12 +81,12 @@ class SqliteSaver(Saver):
         """
         return cls(conn_string, **options)
 
-
-def _path(conn_string: str | os.PathLike[str]) -> str:
-    path = os.fspath(conn_string) if isinstance(conn_string, os.PathLike) else conn_string
-    path = check_conn_string(path, "SqliteSaver", "the path of a file")
-    if path.startswith("sqlite:"):
-        path = path.removeprefix("sqlite:").removeprefix("//")
-    if path == ":memory:":
-        raise ValueError("SqliteSaver needs the path of a file; use InMemorySaver for checkpoints in memory")
-    return path
+    @classmethod
+    def _path(cls, conn_string: str | os.PathLike[str]) -> str:
+        path = os.fspath(conn_string) if isinstance(conn_string, os.PathLike) else conn_string
+        path = cls._check_conn_string(path, "the path of a file")
+        if path.startswith("sqlite:"):
+            path = path.removeprefix("sqlite:").removeprefix("//")
+        if path == ":memory:":
+            raise ValueError("SqliteSaver needs the path of a file; use InMemorySaver for checkpoints in memory")
+        return path

@@ -23,6 +23,7 @@ use crate::event_loop::{Bridge, Expected, try_lock};
 use crate::runtime::{self, lock};
 
 type Future<T> = Pin<Box<dyn std::future::Future<Output = Result<T>> + Send>>;
+type Begin<T> = Box<dyn FnOnce(Python<'_>) -> PyResult<Future<T>> + Send>;
 type Finish<T> = Box<dyn FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send>;
 type Outcome = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
@@ -49,23 +50,20 @@ struct Waiting {
 }
 
 impl Call {
-    /// A call to run on the runtime, and the conversion of its result to a Python object.
-    pub(crate) fn new<T: Send + 'static>(
-        future: impl std::future::Future<Output = Result<T>> + Send + 'static,
+    /// A call: what begins it, and the conversion of its result to a Python object.
+    ///
+    /// One that is `immediate` rarely waits, so its future is first polled on the caller's thread.
+    pub(crate) fn new<T, F>(
+        immediate: bool,
+        begin: impl FnOnce(Python<'_>) -> PyResult<F> + Send + 'static,
         finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
-    ) -> Self {
-        Self::of(Work { future: Box::pin(future), finish: Box::new(finish), at_once: false })
-    }
-
-    /// A call that rarely waits, so it is started on the caller's thread.
-    pub(crate) fn at_once<T: Send + 'static>(
-        future: impl std::future::Future<Output = Result<T>> + Send + 'static,
-        finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
-    ) -> Self {
-        Self::of(Work { future: Box::pin(future), finish: Box::new(finish), at_once: true })
-    }
-
-    fn of<T: Send + 'static>(work: Work<T>) -> Self {
+    ) -> Self
+    where
+        T: Send + 'static,
+        F: std::future::Future<Output = Result<T>> + Send + 'static,
+    {
+        let begin = Box::new(|py: Python<'_>| begin(py).map(|future| Box::pin(future) as Future<T>));
+        let work = Work { immediate, begin, finish: Box::new(finish) };
         Self { state: Mutex::new(State::New(Box::new(work))) }
     }
 
@@ -164,15 +162,16 @@ enum Started {
 }
 
 struct Work<T> {
-    future: Future<T>,
+    immediate: bool,
+    begin: Begin<T>,
     finish: Finish<T>,
-    at_once: bool,
 }
 
 impl<T: Send + 'static> Job for Work<T> {
     fn wait(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let Self { mut future, finish, at_once } = *self;
-        let begun = if at_once { runtime::poll_once(py, &mut future)? } else { Poll::Pending };
+        let Self { immediate, begin, finish } = *self;
+        let mut future = begin(py)?;
+        let begun = if immediate { runtime::poll_once(py, &mut future)? } else { Poll::Pending };
         let result = match begun {
             Poll::Ready(result) => result,
             Poll::Pending => runtime::block_on(py, future)?,
@@ -181,8 +180,9 @@ impl<T: Send + 'static> Job for Work<T> {
     }
 
     fn start(self: Box<Self>, py: Python<'_>) -> PyResult<Started> {
-        let Self { mut future, finish, at_once } = *self;
-        if at_once {
+        let Self { immediate, begin, finish } = *self;
+        let mut future = begin(py)?;
+        if immediate {
             // Polled again by the runtime if it is not ready.
             if let Poll::Ready(result) = runtime::poll_once(py, &mut future)? {
                 return Ok(Started::Ended(result.or_raise(py).and_then(|value| finish(py, value))));
@@ -197,7 +197,8 @@ impl<T: Send + 'static> Job for Work<T> {
             let result = future.await;
             let outcome: Outcome = Box::new(move |py| finish(py, result.or_raise(py)?));
             *lock(&slot) = Some(outcome);
-        })?;
+        })?
+        .abort_handle();
         Ok(Started::Waiting(Waiting { future: awaited, outcome, task, bridge, number }))
     }
 }

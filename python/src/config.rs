@@ -1,6 +1,6 @@
 //! LangGraph's configs: the checkpoint of a call, and the query of a list.
 
-use checkpoint_core::{CheckpointConfig, ListQuery, Str};
+use checkpoint_core::{CheckpointConfig, ListQuery, SaverCapabilities, Str};
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -76,7 +76,7 @@ pub(crate) fn from_config<'py>(py: Python<'py>, config: &CheckpointConfig) -> Py
 
 /// The query of a list.
 pub(crate) fn to_query(
-    backend: &str,
+    capabilities: SaverCapabilities,
     config: Option<&Bound<'_, PyAny>>,
     filter: Option<&Bound<'_, PyAny>>,
     before: Option<&Bound<'_, PyAny>>,
@@ -112,12 +112,9 @@ pub(crate) fn to_query(
         query = match id {
             Some(id) => query.before(to_str(&id, "checkpoint_id")?),
             // As in LangGraph's own savers: nothing is older than a missing checkpoint, but in memory it is ignored.
-            None if backend == IN_MEMORY => query,
+            None if !capabilities.durable => query,
             None => query.limit(0),
         };
     }
     Ok(query)
 }
-
-/// The backend name of the in-memory saver.
-const IN_MEMORY: &str = "memory";

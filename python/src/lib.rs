@@ -12,6 +12,7 @@ mod error;
 mod event_loop;
 mod list;
 mod memory;
+mod opened;
 mod postgres;
 mod runtime;
 mod saver;

@@ -8,7 +8,8 @@ use futures_util::StreamExt;
 use pyo3::prelude::*;
 
 use crate::call::Call;
-use crate::runtime::{Opened, Part, drop_detached, lock};
+use crate::opened::Opened;
+use crate::runtime::lock;
 use crate::saver::Backend;
 use crate::tuple::{self, Serde};
 
@@ -36,35 +37,22 @@ impl Place {
     }
 }
 
-impl Part for Place {
-    fn let_go(&self) {
-        drop(self.replace(State::Over));
-    }
-}
-
 impl Listing {
     pub(crate) fn new(opened: &Opened<Backend>, query: ListQuery, serde: Serde) -> Self {
         let place = Arc::new(Place(Mutex::new(State::New(query))));
-        opened.has_part(&place);
         Self { opened: opened.clone(), serde: Arc::new(serde), place }
-    }
-}
-
-impl Drop for Listing {
-    fn drop(&mut self) {
-        // It may hold the last handle of a file.
-        drop_detached(self.place.replace(State::Over));
     }
 }
 
 #[pymethods]
 impl Listing {
-    /// The next checkpoint, or `None` at the end. The rest of a page is returned without waiting.
-    fn next(&self) -> PyResult<Call> {
+    /// The next checkpoint, or `None` at the end.
+    fn next(&self) -> Call {
         let (opened, place) = (self.opened.clone(), Arc::clone(&self.place));
-        let (backend, serde) = (opened.get()?, Arc::clone(&self.serde));
-        Ok(Call::at_once(
-            async move {
+        let serde = Arc::clone(&self.serde);
+        let next = move |_: Python<'_>| {
+            let backend = opened.get()?;
+            Ok(async move {
                 // A call that is dropped while it waits ends the list.
                 let mut stream = match place.replace(State::Over) {
                     State::New(query) => backend.ready().await?.list(query),
@@ -74,17 +62,14 @@ impl Listing {
                 let found = stream.next().await.transpose()?;
                 if found.is_some() {
                     place.replace(State::Open(stream));
-                    // The saver may have been closed meanwhile, which did not see this stream.
-                    if opened.is_closed() {
-                        place.let_go();
-                    }
                 }
                 Ok(found)
-            },
-            move |py, found| match found {
-                Some(found) => tuple::from_tuple(py, &serde, &found),
-                None => Ok(py.None()),
-            },
-        ))
+            })
+        };
+        // Immediate on any backend: the rest of a page is returned without waiting.
+        Call::new(true, next, move |py, found| match found {
+            Some(found) => tuple::from_tuple(py, &serde, &found),
+            None => Ok(py.None()),
+        })
     }
 }

@@ -1,12 +1,11 @@
 //! The native class of every checkpointer, over any backend.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata,
-    DeltaChannelHistory, Error, ErrorKind, PruneStrategy, PutOptions, Result, SaverCapabilities, Str, opaque,
+    DeltaChannelHistory, PruneStrategy, PutOptions, Result, SaverCapabilities, Str, opaque,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -16,58 +15,34 @@ use tokio::sync::OnceCell;
 use crate::call::Call;
 use crate::config::{self, from_config, to_config, to_query};
 use crate::convert::{from_version, to_metadata, to_str, to_strings, to_version, to_versions};
-use crate::error::OrRaise;
 use crate::list::Listing;
-use crate::runtime::{Opened, Resource};
+use crate::opened::Opened;
 use crate::tuple::{self, Serde};
 
 /// A backend.
-#[derive(Clone)]
 pub(crate) struct Backend {
-    saver: Arc<Resource<Box<dyn BaseCheckpointSaver>>>,
-    capabilities: SaverCapabilities,
+    saver: Box<dyn BaseCheckpointSaver>,
     /// Where `setup()` is no step of a deployment, the first call makes up for it.
-    set_up: Option<Arc<OnceCell<()>>>,
+    set_up: Option<OnceCell<()>>,
 }
 
 impl Backend {
     pub(crate) fn new(saver: impl BaseCheckpointSaver) -> Self {
-        let capabilities = saver.capabilities();
-        Self { saver: Arc::new(Resource::new(Box::new(saver))), capabilities, set_up: None }
-    }
-
-    fn open(&self) -> Result<&dyn BaseCheckpointSaver> {
-        self.saver.get("saver").map(|saver| &**saver)
+        Self { saver: Box::new(saver), set_up: None }
     }
 
     /// The first call runs `setup()`.
     pub(crate) fn sets_up_itself(mut self) -> Self {
-        self.set_up = Some(Arc::default());
+        self.set_up = Some(OnceCell::new());
         self
     }
 
     /// The saver, set up for any call but `setup()`.
     pub(crate) async fn ready(&self) -> Result<&dyn BaseCheckpointSaver> {
-        let saver = self.open()?;
         if let Some(done) = &self.set_up {
-            done.get_or_try_init(|| saver.setup()).await?;
+            done.get_or_try_init(|| self.saver.setup()).await?;
         }
-        Ok(saver)
-    }
-
-    /// A call of this backend that returns a Python object.
-    fn call<T, F>(
-        self,
-        call: impl FnOnce(Self) -> F,
-        finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
-    ) -> Call
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T>> + Send + 'static,
-    {
-        let immediate = self.capabilities.immediate;
-        let future = call(self);
-        if immediate { Call::at_once(future, finish) } else { Call::new(future, finish) }
+        Ok(&*self.saver)
     }
 }
 
@@ -75,6 +50,7 @@ impl Backend {
 #[pyclass(frozen, name = "Saver", module = "langgraph_ckpt._native")]
 pub(crate) struct NativeSaver {
     backend: Opened<Backend>,
+    capabilities: SaverCapabilities,
     /// The size of the largest recent put in bytes; it decays with each put.
     stored: AtomicUsize,
 }
@@ -84,8 +60,10 @@ const LARGE: usize = 256 * 1024;
 
 impl NativeSaver {
     pub(crate) fn new(py: Python<'_>, backend: Backend) -> Self {
-        let resource = Arc::clone(&backend.saver);
-        Self { backend: Opened::new(py, "saver", backend, &resource), stored: AtomicUsize::new(0) }
+        let capabilities = backend.saver.capabilities();
+        let backend =
+            Opened::new(py, "saver", capabilities.immediate, backend, |backend| backend.saver.close());
+        Self { backend, capabilities, stored: AtomicUsize::new(0) }
     }
 
     fn has_stored<'a>(&self, values: impl Iterator<Item = &'a ChannelValue>) {
@@ -101,27 +79,10 @@ fn nothing(py: Python<'_>, (): ()) -> PyResult<Py<PyAny>> {
     Ok(py.None())
 }
 
-/// The call that closes a saver or a store: it waits for calls, for threads, and for the disk.
-pub(crate) fn closing<T: Clone + Send + 'static>(opened: &Opened<T>) -> Call {
-    let opened = opened.clone();
-    let close = async move {
-        let closed = tokio::task::spawn_blocking(move || opened.close()).await;
-        closed.map_err(|error| Error::new(ErrorKind::Backend, "closing failed").with_source(error))
-    };
-    Call::new(close, nothing)
-}
-
 #[pymethods]
 impl NativeSaver {
-    /// The backend's name.
-    #[getter]
-    fn backend(&self, py: Python<'_>) -> PyResult<&'static str> {
-        Ok(self.backend.get()?.open().or_raise(py)?.backend())
-    }
-
-    fn setup(&self) -> PyResult<Call> {
-        let backend = self.backend.get()?;
-        Ok(backend.call(|backend| async move { backend.open()?.setup().await }, nothing))
+    fn setup(&self) -> Call {
+        self.backend.call(|backend| async move { backend.saver.setup().await }, nothing)
     }
 
     /// Whether recent puts were large, and slow to serialize.
@@ -130,20 +91,19 @@ impl NativeSaver {
         self.stored.load(Ordering::Relaxed) >= LARGE
     }
 
-    /// Whether it is closed.
+    /// Whether there is nothing to close.
     #[getter]
     fn closed(&self) -> bool {
         self.backend.is_closed()
     }
 
     fn close(&self) -> Call {
-        closing(&self.backend)
+        self.backend.close()
     }
 
     fn get_tuple(&self, serde: &Bound<'_, PyAny>, config: &Bound<'_, PyAny>) -> PyResult<Call> {
-        let backend = self.backend.get()?;
         let (config, serde) = (to_config(config)?, Serde::new(serde));
-        Ok(backend.call(
+        Ok(self.backend.call(
             |backend| async move { backend.ready().await?.get_tuple(&config).await },
             move |py, found| match found {
                 Some(found) => tuple::from_tuple(py, &serde, &found),
@@ -155,15 +115,13 @@ impl NativeSaver {
     #[pyo3(signature = (serde, config, filter, before, limit))]
     fn list(
         &self,
-        py: Python<'_>,
         serde: &Bound<'_, PyAny>,
         config: Option<&Bound<'_, PyAny>>,
         filter: Option<&Bound<'_, PyAny>>,
         before: Option<&Bound<'_, PyAny>>,
         limit: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Listing> {
-        let backend = self.backend.get()?;
-        let query = to_query(backend.open().or_raise(py)?.backend(), config, filter, before, limit)?;
+        let query = to_query(self.capabilities, config, filter, before, limit)?;
         Ok(Listing::new(&self.backend, query, Serde::new(serde)))
     }
 
@@ -185,16 +143,15 @@ impl NativeSaver {
             new_versions: ChannelVersions,
             options: PutOptions,
         }
-        let backend = self.backend.get()?;
         let new_versions = to_versions(new_versions)?;
         let changed = (!with_all).then_some(&new_versions);
         let config = to_config(config)?;
         let (checkpoint, options) =
-            tuple::to_checkpoint(backend.capabilities, &Serde::new(serde), checkpoint, changed)?;
+            tuple::to_checkpoint(self.capabilities, &Serde::new(serde), checkpoint, changed)?;
         let put = Put { config, checkpoint, metadata: to_metadata(metadata)?, new_versions, options };
         let whole = opaque::value(&put.checkpoint).map(|value| ChannelValue::Blob(value.clone()));
         self.has_stored(put.checkpoint.channel_values.values().chain(&whole));
-        Ok(backend.call(
+        Ok(self.backend.call(
             |backend| async move {
                 backend
                     .ready()
@@ -214,12 +171,11 @@ impl NativeSaver {
         task_id: &Bound<'_, PyAny>,
         task_path: &Bound<'_, PyAny>,
     ) -> PyResult<Call> {
-        let backend = self.backend.get()?;
         let config = config::to_config_of_checkpoint(config)?;
         let writes = tuple::to_writes(&Serde::new(serde), writes)?;
         self.has_stored(writes.iter().map(|(_, value)| value));
         let (task_id, task_path) = (to_str(task_id, "task_id")?, to_str(task_path, "task_path")?);
-        Ok(backend.call(
+        Ok(self.backend.call(
             |backend| async move {
                 backend.ready().await?.put_writes(&config, &writes, &task_id, &task_path).await
             },
@@ -228,32 +184,29 @@ impl NativeSaver {
     }
 
     fn delete_thread(&self, thread_id: &Bound<'_, PyAny>) -> PyResult<Call> {
-        let backend = self.backend.get()?;
         let thread_id = config::thread_id(thread_id)?;
-        Ok(backend
+        Ok(self
+            .backend
             .call(|backend| async move { backend.ready().await?.delete_thread(&thread_id).await }, nothing))
     }
 
     fn delete_for_runs(&self, run_ids: &Bound<'_, PyAny>) -> PyResult<Call> {
-        let backend = self.backend.get()?;
         let run_ids = to_strings(run_ids, "run_ids")?;
-        Ok(backend.call(
+        Ok(self.backend.call(
             |backend| async move { backend.ready().await?.delete_for_runs(&references(&run_ids)).await },
             nothing,
         ))
     }
 
     fn copy_thread(&self, source: &Bound<'_, PyAny>, target: &Bound<'_, PyAny>) -> PyResult<Call> {
-        let backend = self.backend.get()?;
         let (source, target) = (config::thread_id(source)?, config::thread_id(target)?);
-        Ok(backend.call(
+        Ok(self.backend.call(
             |backend| async move { backend.ready().await?.copy_thread(&source, &target).await },
             nothing,
         ))
     }
 
     fn prune(&self, thread_ids: &Bound<'_, PyAny>, strategy: &str) -> PyResult<Call> {
-        let backend = self.backend.get()?;
         let thread_ids = to_strings(thread_ids, "thread_ids")?;
         let strategy = match strategy {
             "keep_latest" => PruneStrategy::KeepLatest,
@@ -264,10 +217,14 @@ impl NativeSaver {
                 )));
             }
         };
-        Ok(backend.call(
-            |backend| async move { backend.ready().await?.prune(&references(&thread_ids), strategy).await },
-            nothing,
-        ))
+        Ok(
+            self.backend.call(
+                move |backend| async move {
+                    backend.ready().await?.prune(&references(&thread_ids), strategy).await
+                },
+                nothing,
+            ),
+        )
     }
 
     fn get_delta_channel_history(
@@ -276,11 +233,10 @@ impl NativeSaver {
         config: &Bound<'_, PyAny>,
         channels: &Bound<'_, PyAny>,
     ) -> PyResult<Call> {
-        let backend = self.backend.get()?;
         let (config, serde) = (to_config(config)?, Serde::new(serde));
         let channels = to_strings(channels, "channels")?;
         let asked = channels.clone();
-        Ok(backend.call(
+        Ok(self.backend.call(
             |backend| async move {
                 if channels.is_empty() {
                     return Ok(BTreeMap::new());

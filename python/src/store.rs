@@ -1,22 +1,20 @@
 //! The native class of every store.
 
 use std::mem;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
+use checkpoint_core::ResultExt;
 use checkpoint_core::store::{BaseStore, Distance, IndexConfig, Op, Ttl, TtlConfig};
-use checkpoint_core::{InMemoryStore, ResultExt};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
-use store_postgres::{AnnIndex, PostgresStore, VectorType};
+use store_postgres::{AnnIndex, VectorType};
 
 use crate::call::Call;
-use crate::connection::{Options, config};
 use crate::embeddings::{PythonEmbeddings, Texts, Vectors};
 use crate::error::OrRaise;
-use crate::runtime::{Opened, Resource, lock};
-use crate::saver::closing;
+use crate::opened::Opened;
+use crate::runtime::lock;
 use crate::store_ops::LangGraph;
 
 /// The default number of lists, which is the server's.
@@ -25,9 +23,9 @@ const LISTS: i64 = 100;
 /// The configuration of an index, checked as far as possible without a store. Python parses the users' dict.
 #[pyclass(frozen, module = "langgraph_ckpt._native")]
 pub(crate) struct StoreIndex {
-    config: IndexConfig,
-    ann: AnnIndex,
-    vector_type: VectorType,
+    pub(crate) config: IndexConfig,
+    pub(crate) ann: AnnIndex,
+    pub(crate) vector_type: VectorType,
 }
 
 #[pymethods]
@@ -97,94 +95,25 @@ impl Batch {
     }
 }
 
-type Shared = Arc<Resource<Box<dyn BaseStore>>>;
-
-fn open(store: &Shared) -> checkpoint_core::Result<&dyn BaseStore> {
-    store.get("store").map(|store| &**store)
-}
-
-/// The native part of `InMemoryStore` and `PostgresStore`.
-#[pyclass(frozen, module = "langgraph_ckpt._native")]
-pub(crate) struct Store {
-    opened: Opened<Shared>,
+/// The native part of a store, over any backend.
+#[pyclass(frozen, name = "Store", module = "langgraph_ckpt._native")]
+pub(crate) struct NativeStore {
+    opened: Opened<Box<dyn BaseStore>>,
     index: Option<IndexConfig>,
     backend: &'static str,
-    /// Whether calls never wait.
-    at_once: bool,
 }
 
-impl Store {
-    fn new(py: Python<'_>, store: impl BaseStore, index: Option<&StoreIndex>) -> Self {
-        let backend = store.backend();
-        let at_once = store.capabilities().immediate;
-        let index = index.map(|index| index.config.clone());
-        let store: Shared = Arc::new(Resource::new(Box::new(store)));
-        Self { opened: Opened::new(py, "store", Arc::clone(&store), &store), index, backend, at_once }
-    }
-
-    /// A call of the store that returns a Python object.
-    fn call<T, F>(
-        &self,
-        call: impl FnOnce(Shared) -> F,
-        finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
-    ) -> PyResult<Call>
-    where
-        T: Send + 'static,
-        F: Future<Output = checkpoint_core::Result<T>> + Send + 'static,
-    {
-        let future = call(self.opened.get()?);
-        Ok(if self.at_once { Call::at_once(future, finish) } else { Call::new(future, finish) })
+impl NativeStore {
+    pub(crate) fn new(py: Python<'_>, store: impl BaseStore, index: Option<&StoreIndex>) -> Self {
+        let (backend, immediate) = (store.backend(), store.capabilities().immediate);
+        let store: Box<dyn BaseStore> = Box::new(store);
+        let opened = Opened::new(py, "store", immediate, store, |store| store.close());
+        Self { opened, index: index.map(|index| index.config.clone()), backend }
     }
 }
 
 #[pymethods]
-impl Store {
-    /// Creates an in-memory store.
-    #[staticmethod]
-    #[pyo3(signature = (index, default_ttl, refresh_on_read))]
-    fn memory(
-        py: Python<'_>,
-        index: Option<&StoreIndex>,
-        default_ttl: Option<f64>,
-        refresh_on_read: bool,
-    ) -> PyResult<Self> {
-        let mut builder = InMemoryStore::builder().ttl(ttl(py, default_ttl, refresh_on_read)?);
-        if let Some(index) = index {
-            builder = builder.index(index.config.clone());
-        }
-        Ok(Self::new(py, builder.build().or_raise(py)?, index))
-    }
-
-    /// Creates a PostgreSQL store.
-    #[staticmethod]
-    #[pyo3(signature = (conn_string, index, default_ttl, refresh_on_read, options))]
-    fn postgres(
-        conn_string: &str,
-        index: Option<&StoreIndex>,
-        default_ttl: Option<f64>,
-        refresh_on_read: bool,
-        options: &Bound<'_, PyDict>,
-    ) -> PyResult<Self> {
-        let py = options.py();
-        let builder =
-            PostgresStore::from_config(config(py, conn_string)?).ttl(ttl(py, default_ttl, refresh_on_read)?);
-        let mut builder = connect!(builder, options);
-        let options = Options(options);
-        if let Some(filter_index) = options.flag("filter_index")? {
-            builder = builder.filter_index(filter_index);
-        }
-        if let Some(candidates) = options.number("ef_search")? {
-            builder = builder.ef_search(candidates);
-        }
-        if let Some(lists) = options.number("probes")? {
-            builder = builder.probes(lists);
-        }
-        if let Some(StoreIndex { config, ann, vector_type }) = index {
-            builder = builder.index(config.clone()).ann_index(*ann).vector_type(*vector_type);
-        }
-        Ok(Self::new(py, builder.build().or_raise(py)?, index))
-    }
-
+impl NativeStore {
     /// Checks operations, and collects the texts to embed for them.
     fn prepare(&self, ops: &Bound<'_, PyAny>) -> PyResult<Batch> {
         let py = ops.py();
@@ -201,26 +130,26 @@ impl Store {
     fn run(&self, batch: &Batch, documents: &Bound<'_, PyAny>, queries: &Bound<'_, PyAny>) -> PyResult<Call> {
         let vectors = Vectors::new(&batch.texts, documents, queries)?;
         let ops = mem::take(&mut *lock(&batch.ops));
-        self.call(
-            |store| async move { vectors.during(open(&store)?.batch(ops)).await },
+        Ok(self.opened.call(
+            |store| async move { vectors.during(store.batch(ops)).await },
             |py, results| Ok(LangGraph::get(py)?.results(py, results)?.into_any().unbind()),
-        )
+        ))
     }
 
     /// Creates or upgrades the tables.
-    fn setup(&self) -> PyResult<Call> {
-        self.call(|store| async move { open(&store)?.setup().await }, |py, ()| Ok(py.None()))
+    fn setup(&self) -> Call {
+        self.opened.call(|store| async move { store.setup().await }, |py, ()| Ok(py.None()))
     }
 
     /// Removes expired items, and returns their number.
-    fn sweep_ttl(&self) -> PyResult<Call> {
-        self.call(
-            |store| async move { open(&store)?.sweep_ttl().await },
+    fn sweep_ttl(&self) -> Call {
+        self.opened.call(
+            |store| async move { store.sweep_ttl().await },
             |py, swept| Ok(swept.into_pyobject(py)?.into_any().unbind()),
         )
     }
 
-    /// Whether it is closed.
+    /// Whether there is nothing to close.
     #[getter]
     fn closed(&self) -> bool {
         self.opened.is_closed()
@@ -228,12 +157,12 @@ impl Store {
 
     /// Closes the store, after running calls have finished.
     fn close(&self) -> Call {
-        closing(&self.opened)
+        self.opened.close()
     }
 }
 
 /// The default TTL, in minutes.
-fn ttl(py: Python<'_>, default_ttl: Option<f64>, refresh_on_read: bool) -> PyResult<TtlConfig> {
+pub(crate) fn ttl(py: Python<'_>, default_ttl: Option<f64>, refresh_on_read: bool) -> PyResult<TtlConfig> {
     let config = TtlConfig::new().refresh_on_read(refresh_on_read);
     let Some(minutes) = default_ttl else { return Ok(config) };
     let default: Option<Duration> = Ttl::Minutes(minutes).resolve(&config).or_raise(py)?;
@@ -242,6 +171,6 @@ fn ttl(py: Python<'_>, default_ttl: Option<f64>, refresh_on_read: bool) -> PyRes
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Batch>()?;
-    module.add_class::<Store>()?;
+    module.add_class::<NativeStore>()?;
     module.add_class::<StoreIndex>()
 }

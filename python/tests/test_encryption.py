@@ -206,10 +206,19 @@ def test_our_eax_cipher_is_pythons_format(
 
 
 @kinds(lasting=True)
-def test_keys_rotate(open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any]) -> None:
-    with open_saver(cipher=Cipher.aes_gcm("old", KEY)) as saver:
+@pytest.mark.parametrize(
+    "old, ring",
+    [
+        (Cipher.aes_gcm("old", KEY), Cipher.aes_gcm("new", OTHER).with_aes_gcm_decryption_key("old", KEY)),
+        (Cipher.aes(KEY), Cipher.aes_gcm("new", OTHER).with_aes_decryption_key(KEY)),
+    ],
+    ids=["aes_gcm", "aes"],
+)
+def test_keys_rotate(
+    open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any], old: Cipher, ring: Cipher
+) -> None:
+    with open_saver(cipher=old) as saver:
         run_halfway(flow, saver, config)
-    ring = Cipher.aes_gcm("new", OTHER).with_aes_gcm_decryption_key("old", KEY)
     with open_saver(cipher=ring) as saver:
         finish(flow, saver, config)
     with open_saver(cipher=Cipher.aes_gcm("new", OTHER)) as saver:

@@ -326,6 +326,51 @@ def test_close_waits_for_calls(kind: Kind, place: str, loop: Any) -> None:
     loop.run_until_complete(main())
 
 
+@kinds("sqlite")
+def test_everybody_who_closes_waits_for_the_end(kind: Kind, place: str, loop: Any) -> None:
+    """Two who close at once: for both the log is in the file, and nobody has it open."""
+
+    async def close(saver: Any) -> list[str]:
+        await saver.aclose()
+        return os.listdir(os.path.dirname(place))
+
+    async def main() -> None:
+        saver = open_at(kind, place)
+        await saver.asetup()
+        stored = put(Flow(None), saver, thread("t"), {"value": [1]})
+        writes = [("value", "x" * 1000)]
+        tasks = [asyncio.ensure_future(saver.aput_writes(stored, writes, f"task {n}")) for n in range(100)]
+        await asyncio.sleep(0)
+        assert await asyncio.gather(close(saver), close(saver)) == [[os.path.basename(place)]] * 2
+        assert await asyncio.gather(*tasks) == [None] * 100
+
+    loop.run_until_complete(main())
+
+
+@kinds(lasting=True)
+def test_a_cancelled_close_goes_on(kind: Kind, place: str, loop: Any, lock: Held) -> None:
+    async def main() -> None:
+        saver = open_at(kind, place)
+        await saver.asetup()
+        with lock() as held:
+            delete = asyncio.ensure_future(saver.adelete_thread("t"))
+            await asyncio.get_running_loop().run_in_executor(None, held.until_waited_for)
+            closing = asyncio.ensure_future(saver.aclose())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            assert not delete.done()
+        await delete
+        with pytest.raises(RuntimeError, match="closed"):
+            for _ in range(1000):
+                await saver.aget_tuple(thread("t"))
+                await asyncio.sleep(0.01)
+        await saver.aclose()
+
+    loop.run_until_complete(main())
+
+
 @kinds(lasting=True)
 def test_a_timeout(kind: Kind, saver: Any, loop: Any, lock: Held) -> None:
     """`asyncio.wait_for` works on our calls."""
@@ -403,6 +448,7 @@ listing = saver.list(None)
 next(listing)
 """,
     "in a with block": "saver.__enter__(); saver.get_tuple(thread('t')); sys.exit(0)",
+    "dropped": "put(Flow(None), saver, thread('t'), {'v': [1]}); del saver",
     "in a cycle": "cycle = [saver]; cycle.append(cycle); saver.cycle = cycle",
     "call under way": """
 async def main():
@@ -452,6 +498,38 @@ def test_exit_handlers_registered_before_ours_run_after_it(kind: Kind, place: st
 def test_the_end_of_the_process(kind: Kind, place: str, ending: str) -> None:
     """With savers open: no message, no hang, exit code 0."""
     finished(start(kind, place, ENDINGS[ending]))
+
+
+CLOSED_ON_THE_LOOP = """
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+asked, go_on = threading.Event(), threading.Event()
+class Slow(JsonPlusSerializer):
+    def dumps_typed(self, value):
+        asked.set()
+        go_on.wait()
+        return super().dumps_typed(value)
+slow = open_at(kind, place, serde=Slow())
+slow.setup()
+go_on.set()
+# After a large value the next ones are serialized in another thread.
+stored = put(Flow(None), slow, thread('t'), {'v': ['x' * 1_000_000]})
+asked.clear()
+go_on.clear()
+async def main():
+    task = asyncio.create_task(slow.aput_writes(stored, [('v', 1)], 'task'))
+    await asyncio.to_thread(asked.wait)
+    go_on.set()
+    slow.close()
+    try:
+        await task
+    except RuntimeError as error:
+        print('closed' if 'closed' in str(error) else error)
+asyncio.run(main())
+"""
+
+
+def test_close_does_not_wait_for_what_its_own_loop_has_to_start(kind: Kind, place: str) -> None:
+    finished(start(kind, place, CLOSED_ON_THE_LOOP), said="closed")
 
 
 @kinds(lasting=True)
