@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use checkpoint_core::backend::{AssociatedData, CheckpointKey, Page, ValueCodec, telemetry};
+use checkpoint_core::backend::{AssociatedData, CheckpointKey, Page, ValueCodec};
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
 use checkpoint_core::{
     ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, ListQuery,
@@ -10,7 +10,7 @@ use checkpoint_core::{
 };
 use common_postgres::tokio_postgres::Row;
 use common_postgres::tokio_postgres::types::{ToSql, Type};
-use common_postgres::{Connection, Json, Param, SYSTEM, column, text};
+use common_postgres::{Connection, Json, Param, column, text};
 
 use crate::document::{self, check_key, check_text};
 use crate::row;
@@ -207,13 +207,6 @@ fn tuples(rows: &[Row], codec: &ValueCodec) -> Result<Vec<CheckpointTuple>> {
     Ok(found.into_iter().map(Found::into_tuple).collect())
 }
 
-/// How many bytes rows have, which are counted.
-fn count_bytes(rows: &[Row]) -> usize {
-    let bytes = rows.iter().map(Row::raw_size_bytes).sum();
-    telemetry::bytes_read(SYSTEM, bytes);
-    bytes
-}
-
 /// Reads one tuple: one statement.
 pub(crate) async fn get_tuple(shared: &Shared, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
     check_key(config)?;
@@ -225,7 +218,6 @@ pub(crate) async fn get_tuple(shared: &Shared, config: &CheckpointConfig) -> Res
     let params = &params;
     let run = |connection: Connection| async move { connection.query(sql, params).await };
     let rows = shared.database.run(run).await?;
-    count_bytes(&rows);
     Ok(tuples(&rows, &shared.codec)?.pop())
 }
 
@@ -248,7 +240,7 @@ pub(crate) async fn list_threads(
 /// The cursor of a listing.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    query: ListQuery,
+    pub(crate) query: ListQuery,
     /// How many tuples are still wanted.
     left: usize,
     /// The last tuple that was read.
@@ -284,7 +276,7 @@ impl Listing {
             return Ok((Vec::new(), None));
         }
         let rows = self.read(shared, count).await?;
-        let bytes = count_bytes(&rows);
+        let bytes: usize = rows.iter().map(Row::raw_size_bytes).sum();
         let tuples = tuples(&rows, &shared.codec)?;
         self.left = self.left.saturating_sub(tuples.len());
         let next = tuples.last().filter(|_| tuples.len() == count && self.left > 0);
@@ -368,7 +360,6 @@ pub(crate) async fn delta_history(
         let params = &params;
         let run = |connection: Connection| async move { connection.query(sql, params).await };
         let rows = shared.database.run(run).await?;
-        count_bytes(&rows);
         let page = ancestors(&rows, CheckpointKey::new(thread_id, checkpoint_ns, ""), &shared.codec)?;
         let Some(first) = page.first() else { break };
         if walk.next().is_none() {

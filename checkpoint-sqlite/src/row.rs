@@ -1,5 +1,7 @@
 //! Decoding what stands in the tables.
 
+use std::cell::Cell;
+
 use bytes::Bytes;
 use checkpoint_core::backend::{CheckpointKey, ValueCodec};
 use checkpoint_core::delta::{CheckpointReader, MessagePackReader};
@@ -34,11 +36,27 @@ pub(crate) fn optional_text(row: &Row<'_>, column: usize) -> Result<Option<Str>>
     }
 }
 
+thread_local! {
+    static BYTES_READ: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How many bytes of values and metadata this thread has read since the last call of this function.
+pub(crate) fn take_bytes_read() -> usize {
+    BYTES_READ.take()
+}
+
+fn count_bytes(bytes: &[u8]) {
+    BYTES_READ.set(BYTES_READ.get() + bytes.len());
+}
+
 /// Reads a column of bytes in their one allocation; old writers stored some of them as text.
 pub(crate) fn optional_bytes(row: &Row<'_>, column: usize) -> Result<Option<Bytes>> {
     match row.get_ref(column).or_convert()? {
         ValueRef::Null => Ok(None),
-        ValueRef::Blob(bytes) | ValueRef::Text(bytes) => Ok(Some(Bytes::copy_from_slice(bytes))),
+        ValueRef::Blob(bytes) | ValueRef::Text(bytes) => {
+            count_bytes(bytes);
+            Ok(Some(Bytes::copy_from_slice(bytes)))
+        }
         _ => Err(Error::codec("a column that must hold bytes holds something else").with("column", column)),
     }
 }
@@ -47,7 +65,10 @@ pub(crate) fn optional_bytes(row: &Row<'_>, column: usize) -> Result<Option<Byte
 pub(crate) fn metadata(row: &Row<'_>, column: usize) -> Result<CheckpointMetadata> {
     match row.get_ref(column).or_convert()? {
         ValueRef::Null => Ok(CheckpointMetadata::default()),
-        ValueRef::Blob(bytes) | ValueRef::Text(bytes) => CheckpointMetadata::from_json(bytes),
+        ValueRef::Blob(bytes) | ValueRef::Text(bytes) => {
+            count_bytes(bytes);
+            CheckpointMetadata::from_json(bytes)
+        }
         _ => Err(Error::codec("the metadata column holds something else than JSON").with("column", column)),
     }
 }

@@ -7,9 +7,9 @@ use async_lock::RwLock;
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug_span};
 
-use super::telemetry;
+use super::telemetry::{self, Component};
 use crate::store::Op;
-use crate::{CheckpointConfig, Error, ErrorKind, Result};
+use crate::{CheckpointConfig, Error, ErrorKind, ListQuery, Result};
 
 /// A call's name and span.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Operation {
 
 /// One call site for each operation: the name of a span is static.
 macro_rules! operation {
-    ($name:literal $(, $field:ident = $value:expr)* $(,)?) => {
+    ($name:literal $(, $($field:ident).+ = $value:expr)* $(,)?) => {
         Operation {
             name: $name,
             span: debug_span!(
@@ -31,7 +31,8 @@ macro_rules! operation {
                 db.system.name = Empty,
                 db.operation.name = $name,
                 error.type = Empty,
-                $($field = $value,)*
+                checkpoint.component = Empty,
+                $($($field).+ = $value,)*
             ),
         }
     };
@@ -60,14 +61,21 @@ impl Operation {
         on_config!("get_tuple", config)
     }
 
-    /// One page of `list`.
-    pub fn list() -> Self {
-        operation!("list")
+    /// One page of `list` with its query.
+    pub fn list(query: &ListQuery) -> Self {
+        operation!(
+            "list",
+            thread_id = query.thread_id.as_deref(),
+            checkpoint_ns = query.checkpoint_ns.as_deref(),
+            checkpoint_id = query.checkpoint_id.as_deref(),
+            before = query.before.as_deref(),
+            limit = query.limit,
+        )
     }
 
-    /// One page of `list_threads`.
-    pub fn list_threads() -> Self {
-        operation!("list_threads")
+    /// One page of `list_threads`: up to this many threads after the given one.
+    pub fn list_threads(after: Option<&str>, limit: usize) -> Self {
+        operation!("list_threads", after = after, limit = limit)
     }
 
     /// `put` of the checkpoint with this id.
@@ -96,7 +104,7 @@ impl Operation {
         on_config!("get_delta_channel_history", config)
     }
 
-    /// `delete_for_runs` of so many runs.
+    /// `delete_for_runs` of runs, whose number is recorded.
     pub fn delete_for_runs(run_ids: &[&str]) -> Self {
         operation!("delete_for_runs", runs = run_ids.len())
     }
@@ -106,7 +114,7 @@ impl Operation {
         operation!("copy_thread", source_thread_id = source_thread_id, target_thread_id = target_thread_id)
     }
 
-    /// `prune` of so many threads.
+    /// `prune` of threads, whose number is recorded.
     pub fn prune(thread_ids: &[&str]) -> Self {
         operation!("prune", threads = thread_ids.len())
     }
@@ -114,12 +122,16 @@ impl Operation {
     /// `batch` of a store, under the name of its operation if it has only one.
     pub fn batch(ops: &[Op]) -> Self {
         match ops {
-            [Op::Get(_)] => operation!("get"),
-            [Op::Search(_)] => operation!("search"),
-            [Op::Put(put)] if put.value.is_none() => operation!("delete"),
-            [Op::Put(_)] => operation!("put"),
-            [Op::ListNamespaces(_)] => operation!("list_namespaces"),
-            ops => operation!("batch", operations = ops.len()),
+            [Op::Get(get)] => operation!("get", namespace = tracing::field::display(&get.namespace), key = &*get.key),
+            [Op::Search(search)] => {
+                operation!("search", namespace = tracing::field::display(&search.namespace_prefix), limit = search.limit)
+            }
+            [Op::Put(put)] if put.value.is_none() => {
+                operation!("delete", namespace = tracing::field::display(&put.namespace), key = &*put.key)
+            }
+            [Op::Put(put)] => operation!("put", namespace = tracing::field::display(&put.namespace), key = &*put.key),
+            [Op::ListNamespaces(list)] => operation!("list_namespaces", limit = list.limit),
+            ops => operation!("batch", db.operation.batch.size = ops.len()),
         }
     }
 
@@ -137,6 +149,7 @@ impl Operation {
 /// The calls of one saver or store and of its clones.
 #[derive(Debug)]
 pub struct Calls {
+    component: Component,
     backend: &'static str,
     system: &'static str,
     closed: AtomicBool,
@@ -145,9 +158,18 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Names the backend, as errors do, and the database system, as OpenTelemetry's `db.system.name` does.
-    pub const fn new(backend: &'static str, system: &'static str) -> Self {
-        Self { backend, system, closed: AtomicBool::new(false), under_way: RwLock::new(()) }
+    /// For a saver. Names the backend, as errors do, and the database system, as OpenTelemetry's `db.system.name` does.
+    pub const fn saver(backend: &'static str, system: &'static str) -> Self {
+        Self::new(Component::Saver, backend, system)
+    }
+
+    /// For a store, otherwise as [`saver`](Self::saver).
+    pub const fn store(backend: &'static str, system: &'static str) -> Self {
+        Self::new(Component::Store, backend, system)
+    }
+
+    const fn new(component: Component, backend: &'static str, system: &'static str) -> Self {
+        Self { component, backend, system, closed: AtomicBool::new(false), under_way: RwLock::new(()) }
     }
 
     /// Runs a call in its span, measures it, and adds backend and operation to its error.
@@ -156,26 +178,18 @@ impl Calls {
     /// The call's, and [`Unavailable`](ErrorKind::Unavailable) after [`close`](Self::close).
     ///
     /// # Cancellation
-    /// Drops the call.
+    /// Drops the call, which then appears in no metric.
     pub async fn run<T>(
         &self,
         operation: Operation,
         call: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        let Operation { name, span } = operation;
-        span.record("db.system.name", self.system);
-        let begun = Instant::now();
+        let observed = self.observe(operation);
         let result = match self.under_way.try_read() {
-            Some(_guard) if !self.is_closed() => call.instrument(span.clone()).await,
+            Some(_guard) if !self.is_closed() => call.instrument(observed.span.clone()).await,
             _ => Err(Error::new(ErrorKind::Unavailable, "it is closed; make a new one")),
         };
-        let error = result.as_ref().err().map(Error::kind);
-        telemetry::call(self.system, name, begun.elapsed(), error);
-        if let Some(kind) = error {
-            span.record("error.type", kind.as_str());
-            span.record("otel.status_code", "ERROR");
-        }
-        result.map_err(|error| error.at(self.backend, name))
+        observed.end(result)
     }
 
     /// Whether [`close`](Self::close) was called.
@@ -192,18 +206,50 @@ impl Calls {
     /// Calls stay refused; the next `close` waits again, and releases.
     pub async fn close(&self, release: impl Future<Output = Result<()>> + Send) -> Result<()> {
         self.closed.store(true, Ordering::Release);
-        let Operation { name, span } = Operation::close();
-        span.record("db.system.name", self.system);
+        let observed = self.observe(Operation::close());
         let close = async {
             let _guard = self.under_way.write().await;
             release.await
         };
-        close.instrument(span).await.map_err(|error| error.at(self.backend, name))
+        let result = close.instrument(observed.span.clone()).await;
+        observed.end(result)
     }
 
     /// The system's name in metrics; see [`telemetry`].
     pub fn system(&self) -> &'static str {
         self.system
+    }
+
+    fn observe(&self, operation: Operation) -> Observed<'_> {
+        let Operation { name, span } = operation;
+        // A disabled span would still look the names up.
+        if !span.is_disabled() {
+            span.record("db.system.name", self.system);
+            span.record("checkpoint.component", self.component.as_str());
+        }
+        Observed { calls: self, name, span, begun: Instant::now() }
+    }
+}
+
+/// A call under way.
+struct Observed<'a> {
+    calls: &'a Calls,
+    name: &'static str,
+    span: Span,
+    begun: Instant,
+}
+
+impl Observed<'_> {
+    /// Counts the call, and adds what its error lacks.
+    fn end<T>(self, result: Result<T>) -> Result<T> {
+        let Self { calls, name, span, begun } = self;
+        let error = result.as_ref().err().map(Error::kind);
+        telemetry::call(calls.component, calls.system, name, begun.elapsed(), error);
+        if let Some(kind) = error {
+            span.record("error.type", kind.as_str());
+            span.record("otel.status_code", "ERROR");
+        }
+        result.map_err(|error| error.at(calls.backend, name))
     }
 }
 
@@ -214,7 +260,7 @@ mod tests {
     use super::*;
 
     fn calls() -> Calls {
-        Calls::new("test", "other_sql")
+        Calls::saver("test", "other_sql")
     }
 
     #[tokio::test]
@@ -228,31 +274,31 @@ mod tests {
         let calls = calls();
         let (send, receive) = futures_channel::oneshot::channel::<()>();
         let mut call = Box::pin(
-            calls.run(Operation::list(), async { receive.await.map_err(|_| Error::codec("dropped")) }),
+            calls.run(Operation::setup(), async { receive.await.map_err(|_| Error::codec("dropped")) }),
         );
         assert!(poll_immediate(&mut call).await.is_none());
         let mut close = Box::pin(calls.close(ready(Ok(()))));
         assert!(poll_immediate(&mut close).await.is_none(), "a call is under way");
-        let late = calls.run(Operation::list(), pending::<Result<()>>()).await.unwrap_err();
+        let late = calls.run(Operation::setup(), pending::<Result<()>>()).await.unwrap_err();
         assert_eq!((late.kind(), late.is_retryable()), (ErrorKind::Unavailable, false));
         send.send(()).unwrap();
         let (called, closed) = join(call, close).await;
         called.unwrap();
         closed.unwrap();
         calls.close(ready(Ok(()))).await.unwrap();
-        calls.run(Operation::list(), pending::<Result<()>>()).await.unwrap_err();
+        calls.run(Operation::setup(), pending::<Result<()>>()).await.unwrap_err();
     }
 
     #[tokio::test]
     async fn dropped_calls_do_not_keep_it_open() {
         let calls = calls();
-        let mut call = Box::pin(calls.run(Operation::list(), pending::<Result<()>>()));
+        let mut call = Box::pin(calls.run(Operation::setup(), pending::<Result<()>>()));
         assert!(poll_immediate(&mut call).await.is_none());
         drop(call);
         let mut close = Box::pin(calls.close(pending()));
         assert!(poll_immediate(&mut close).await.is_none());
         drop(close);
-        calls.run(Operation::list(), ready(Ok(()))).await.unwrap_err();
+        calls.run(Operation::setup(), ready(Ok(()))).await.unwrap_err();
         calls.close(ready(Ok(()))).await.unwrap();
     }
 }

@@ -77,7 +77,7 @@ impl InMemorySaver {
     /// Makes an empty saver that filters by [`FilterSemantics::Equality`], as Python's in-memory saver does.
     pub fn new() -> Self {
         Self {
-            calls: Arc::new(Calls::new(BACKEND, BACKEND)),
+            calls: Arc::new(Calls::saver(BACKEND, BACKEND)),
             state: Arc::default(),
             semantics: FilterSemantics::Equality,
             opaque_values: false,
@@ -427,7 +427,7 @@ impl BaseCheckpointSaver for InMemorySaver {
             let saver = saver.clone();
             async move {
                 let read = async { Ok(saver.page(&query, after.as_ref(), left.min(PAGE))) };
-                let page = saver.calls.run(Operation::list(), read).await?;
+                let page = saver.calls.run(Operation::list(&query), read).await?;
                 let left = left - page.len();
                 let last = page.last().filter(|_| left > 0).map(|(key, _)| key.clone());
                 let tuples = page.into_iter().map(|(_, tuple)| tuple).collect();
@@ -441,8 +441,9 @@ impl BaseCheckpointSaver for InMemorySaver {
         thread_pages(query, PAGE, move |after, count| {
             let saver = saver.clone();
             async move {
+                let operation = Operation::list_threads(after.as_deref(), count);
                 let read = async { Ok(saver.next_threads(after.as_ref(), count)) };
-                saver.calls.run(Operation::list_threads(), read).await
+                saver.calls.run(operation, read).await
             }
         })
     }
