@@ -122,14 +122,22 @@ impl Operation {
     /// `batch` of a store, under the name of its operation if it has only one.
     pub fn batch(ops: &[Op]) -> Self {
         match ops {
-            [Op::Get(get)] => operation!("get", namespace = tracing::field::display(&get.namespace), key = &*get.key),
+            [Op::Get(get)] => {
+                operation!("get", namespace = tracing::field::display(&get.namespace), key = &*get.key)
+            }
             [Op::Search(search)] => {
-                operation!("search", namespace = tracing::field::display(&search.namespace_prefix), limit = search.limit)
+                operation!(
+                    "search",
+                    namespace = tracing::field::display(&search.namespace_prefix),
+                    limit = search.limit
+                )
             }
             [Op::Put(put)] if put.value.is_none() => {
                 operation!("delete", namespace = tracing::field::display(&put.namespace), key = &*put.key)
             }
-            [Op::Put(put)] => operation!("put", namespace = tracing::field::display(&put.namespace), key = &*put.key),
+            [Op::Put(put)] => {
+                operation!("put", namespace = tracing::field::display(&put.namespace), key = &*put.key)
+            }
             [Op::ListNamespaces(list)] => operation!("list_namespaces", limit = list.limit),
             ops => operation!("batch", db.operation.batch.size = ops.len()),
         }

@@ -64,7 +64,10 @@ pub(super) fn operations(saver: &Saver, thread: &Str, copy: &Str) -> Vec<Operati
     for (query, fields) in [
         (ListQuery::all().limit(1), vec![("limit", "1")]),
         (ListQuery::from_config(&child_config), child_key.clone()),
-        (in_namespace.before(before.clone()).limit(5), [&key[..], &[("before", &before), ("limit", "5")]].concat()),
+        (
+            in_namespace.before(before.clone()).limit(5),
+            [&key[..], &[("before", &before), ("limit", "5")]].concat(),
+        ),
     ] {
         let saver = on();
         add("list", &fields, Box::pin(async move { saver.list_all(query).await.map(|_| ()) }));

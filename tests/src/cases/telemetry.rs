@@ -52,7 +52,8 @@ async fn invalid_arguments_are_marked_as_errors(ctx: Ctx) -> Done {
     expect_kind(result, ErrorKind::InvalidArgument, "put")?;
     let mut fields = key();
     fields.push(("task_id", "task".to_owned()));
-    let result = watch.of("put_writes", &fields, write(ctx.saver(), &config, "task", &[("ch", 1.into())])).await?;
+    let result =
+        watch.of("put_writes", &fields, write(ctx.saver(), &config, "task", &[("ch", 1.into())])).await?;
     expect_kind(result, ErrorKind::InvalidArgument, "put_writes")
 }
 
