@@ -7,7 +7,7 @@ use async_lock::RwLock;
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug_span};
 
-use super::telemetry::{self, Component};
+use super::telemetry::{CallMetrics, Component, Name};
 use crate::store::Op;
 use crate::{CheckpointConfig, Error, ErrorKind, ListQuery, Result};
 
@@ -15,21 +15,21 @@ use crate::{CheckpointConfig, Error, ErrorKind, ListQuery, Result};
 #[derive(Debug)]
 #[must_use = "give it to Calls::run"]
 pub struct Operation {
-    name: &'static str,
+    name: Name,
     span: Span,
 }
 
 /// One call site for each operation: the name of a span is static.
 macro_rules! operation {
-    ($name:literal $(, $($field:ident).+ = $value:expr)* $(,)?) => {
+    ($name:expr $(, $($field:ident).+ = $value:expr)* $(,)?) => {
         Operation {
             name: $name,
             span: debug_span!(
-                $name,
+                $name.as_str(),
                 otel.kind = "client",
                 otel.status_code = Empty,
                 db.system.name = Empty,
-                db.operation.name = $name,
+                db.operation.name = $name.as_str(),
                 error.type = Empty,
                 checkpoint.component = Empty,
                 $($($field).+ = $value,)*
@@ -39,7 +39,7 @@ macro_rules! operation {
 }
 
 macro_rules! on_config {
-    ($name:literal, $config:expr $(, $field:ident = $value:expr)*) => {
+    ($name:expr, $config:expr $(, $field:ident = $value:expr)*) => {
         operation!(
             $name,
             thread_id = $config.thread_id(),
@@ -53,18 +53,18 @@ macro_rules! on_config {
 impl Operation {
     /// `setup` of a saver or a store.
     pub fn setup() -> Self {
-        operation!("setup")
+        operation!(Name::Setup)
     }
 
     /// `get_tuple` with its config.
     pub fn get_tuple(config: &CheckpointConfig) -> Self {
-        on_config!("get_tuple", config)
+        on_config!(Name::GetTuple, config)
     }
 
     /// One page of `list` with its query.
     pub fn list(query: &ListQuery) -> Self {
         operation!(
-            "list",
+            Name::List,
             thread_id = query.thread_id.as_deref(),
             checkpoint_ns = query.checkpoint_ns.as_deref(),
             checkpoint_id = query.checkpoint_id.as_deref(),
@@ -75,13 +75,13 @@ impl Operation {
 
     /// One page of `list_threads`: up to this many threads after the given one.
     pub fn list_threads(after: Option<&str>, limit: usize) -> Self {
-        operation!("list_threads", after = after, limit = limit)
+        operation!(Name::ListThreads, after = after, limit = limit)
     }
 
     /// `put` of the checkpoint with this id.
     pub fn put(config: &CheckpointConfig, checkpoint_id: &str) -> Self {
         operation!(
-            "put",
+            Name::Put,
             thread_id = config.thread_id(),
             checkpoint_ns = config.checkpoint_ns(),
             checkpoint_id = checkpoint_id,
@@ -91,75 +91,74 @@ impl Operation {
 
     /// `put_writes` of a task.
     pub fn put_writes(config: &CheckpointConfig, task_id: &str) -> Self {
-        on_config!("put_writes", config, task_id = task_id)
+        on_config!(Name::PutWrites, config, task_id = task_id)
     }
 
     /// `delete_thread` of a thread.
     pub fn delete_thread(thread_id: &str) -> Self {
-        operation!("delete_thread", thread_id = thread_id)
+        operation!(Name::DeleteThread, thread_id = thread_id)
     }
 
     /// `get_delta_channel_history` with its config.
     pub fn get_delta_channel_history(config: &CheckpointConfig) -> Self {
-        on_config!("get_delta_channel_history", config)
+        on_config!(Name::GetDeltaChannelHistory, config)
     }
 
     /// `delete_for_runs` of runs, whose number is recorded.
     pub fn delete_for_runs(run_ids: &[&str]) -> Self {
-        operation!("delete_for_runs", runs = run_ids.len())
+        operation!(Name::DeleteForRuns, runs = run_ids.len())
     }
 
     /// `copy_thread` from one thread to another.
     pub fn copy_thread(source_thread_id: &str, target_thread_id: &str) -> Self {
-        operation!("copy_thread", source_thread_id = source_thread_id, target_thread_id = target_thread_id)
+        operation!(Name::CopyThread, source_thread_id = source_thread_id, target_thread_id = target_thread_id)
     }
 
     /// `prune` of threads, whose number is recorded.
     pub fn prune(thread_ids: &[&str]) -> Self {
-        operation!("prune", threads = thread_ids.len())
+        operation!(Name::Prune, threads = thread_ids.len())
     }
 
     /// `batch` of a store, under the name of its operation if it has only one.
     pub fn batch(ops: &[Op]) -> Self {
         match ops {
             [Op::Get(get)] => {
-                operation!("get", namespace = tracing::field::display(&get.namespace), key = &*get.key)
+                operation!(Name::Get, namespace = tracing::field::display(&get.namespace), key = &*get.key)
             }
             [Op::Search(search)] => {
                 operation!(
-                    "search",
+                    Name::Search,
                     namespace = tracing::field::display(&search.namespace_prefix),
                     limit = search.limit
                 )
             }
             [Op::Put(put)] if put.value.is_none() => {
-                operation!("delete", namespace = tracing::field::display(&put.namespace), key = &*put.key)
+                operation!(Name::Delete, namespace = tracing::field::display(&put.namespace), key = &*put.key)
             }
             [Op::Put(put)] => {
-                operation!("put", namespace = tracing::field::display(&put.namespace), key = &*put.key)
+                operation!(Name::Put, namespace = tracing::field::display(&put.namespace), key = &*put.key)
             }
-            [Op::ListNamespaces(list)] => operation!("list_namespaces", limit = list.limit),
-            ops => operation!("batch", db.operation.batch.size = ops.len()),
+            [Op::ListNamespaces(list)] => operation!(Name::ListNamespaces, limit = list.limit),
+            ops => operation!(Name::Batch, db.operation.batch.size = ops.len()),
         }
     }
 
     /// `sweep_ttl` of a store.
     pub fn sweep_ttl() -> Self {
-        operation!("sweep_ttl")
+        operation!(Name::SweepTtl)
     }
 
     /// `close` of a saver or a store.
     pub fn close() -> Self {
-        operation!("close")
+        operation!(Name::Close)
     }
 }
 
 /// The calls of one saver or store and of its clones.
 #[derive(Debug)]
 pub struct Calls {
-    component: Component,
     backend: &'static str,
-    system: &'static str,
+    metrics: CallMetrics,
     closed: AtomicBool,
     /// Calls under way hold it shared, `close` waits until it has it exclusively.
     under_way: RwLock<()>,
@@ -177,7 +176,8 @@ impl Calls {
     }
 
     const fn new(component: Component, backend: &'static str, system: &'static str) -> Self {
-        Self { component, backend, system, closed: AtomicBool::new(false), under_way: RwLock::new(()) }
+        let metrics = CallMetrics::new(component, system);
+        Self { backend, metrics, closed: AtomicBool::new(false), under_way: RwLock::new(()) }
     }
 
     /// Runs a call in its span, measures it, and adds backend and operation to its error.
@@ -223,17 +223,17 @@ impl Calls {
         observed.end(result)
     }
 
-    /// The system's name in metrics; see [`telemetry`].
+    /// The system's name in metrics; see [`telemetry`](super::telemetry).
     pub fn system(&self) -> &'static str {
-        self.system
+        self.metrics.system
     }
 
     fn observe(&self, operation: Operation) -> Observed<'_> {
         let Operation { name, span } = operation;
         // A disabled span would still look the names up.
         if !span.is_disabled() {
-            span.record("db.system.name", self.system);
-            span.record("checkpoint.component", self.component.as_str());
+            span.record("db.system.name", self.metrics.system);
+            span.record("checkpoint.component", self.metrics.component.as_str());
         }
         Observed { calls: self, name, span, begun: Instant::now() }
     }
@@ -242,7 +242,7 @@ impl Calls {
 /// A call under way.
 struct Observed<'a> {
     calls: &'a Calls,
-    name: &'static str,
+    name: Name,
     span: Span,
     begun: Instant,
 }
@@ -252,12 +252,12 @@ impl Observed<'_> {
     fn end<T>(self, result: Result<T>) -> Result<T> {
         let Self { calls, name, span, begun } = self;
         let error = result.as_ref().err().map(Error::kind);
-        telemetry::call(calls.component, calls.system, name, begun.elapsed(), error);
+        calls.metrics.count(name, begun.elapsed(), error);
         if let Some(kind) = error {
             span.record("error.type", kind.as_str());
             span.record("otel.status_code", "ERROR");
         }
-        result.map_err(|error| error.at(calls.backend, name))
+        result.map_err(|error| error.at(calls.backend, name.as_str()))
     }
 }
 

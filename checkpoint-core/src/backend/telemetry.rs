@@ -32,9 +32,13 @@
 //!
 //! In memory, no bytes are counted.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use metrics::{Label, Unit, counter, describe_counter, describe_histogram, histogram};
+use metrics::{
+    Key, Label, Level, Metadata, Unit, counter, describe_counter, describe_histogram, histogram,
+    with_recorder,
+};
 
 use crate::ErrorKind;
 
@@ -86,25 +90,108 @@ pub fn describe() {
     describe_counter!(BYTES_READ, Unit::Bytes, "Bytes read from the database");
 }
 
-/// Counts a call that has ended.
-pub(super) fn call(
-    component: Component,
-    system: &'static str,
-    operation: &'static str,
-    duration: Duration,
-    error: Option<ErrorKind>,
-) {
-    let mut labels = vec![
-        Label::from_static_parts(COMPONENT, component.as_str()),
-        Label::from_static_parts(SYSTEM, system),
-        Label::from_static_parts(OPERATION, operation),
-    ];
-    counter!(CALLS, labels.clone()).increment(1);
-    if let Some(kind) = error {
-        labels.push(Label::from_static_parts(ERROR, kind.as_str()));
-        counter!(ERRORS, labels.clone()).increment(1);
+/// The name of an operation.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Name {
+    Setup,
+    GetTuple,
+    List,
+    ListThreads,
+    Put,
+    PutWrites,
+    DeleteThread,
+    GetDeltaChannelHistory,
+    DeleteForRuns,
+    CopyThread,
+    Prune,
+    Get,
+    Search,
+    Delete,
+    ListNamespaces,
+    Batch,
+    SweepTtl,
+    Close,
+}
+
+impl Name {
+    const COUNT: usize = 18;
+
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Setup => "setup",
+            Self::GetTuple => "get_tuple",
+            Self::List => "list",
+            Self::ListThreads => "list_threads",
+            Self::Put => "put",
+            Self::PutWrites => "put_writes",
+            Self::DeleteThread => "delete_thread",
+            Self::GetDeltaChannelHistory => "get_delta_channel_history",
+            Self::DeleteForRuns => "delete_for_runs",
+            Self::CopyThread => "copy_thread",
+            Self::Prune => "prune",
+            Self::Get => "get",
+            Self::Search => "search",
+            Self::Delete => "delete",
+            Self::ListNamespaces => "list_namespaces",
+            Self::Batch => "batch",
+            Self::SweepTtl => "sweep_ttl",
+            Self::Close => "close",
+        }
     }
-    histogram!(OPERATION_DURATION, labels).record(duration);
+}
+
+/// Counts the calls of a saver or store.
+#[derive(Debug)]
+pub(super) struct CallMetrics {
+    pub(super) component: Component,
+    pub(super) system: &'static str,
+    /// By [`Name`].
+    keys: [OnceLock<Keys>; Name::COUNT],
+}
+
+/// The keys of the metrics of one operation, made once: counting a call that succeeded allocates nothing.
+#[derive(Debug)]
+struct Keys {
+    calls: Key,
+    duration: Key,
+}
+
+impl CallMetrics {
+    pub(super) const fn new(component: Component, system: &'static str) -> Self {
+        Self { component, system, keys: [const { OnceLock::new() }; Name::COUNT] }
+    }
+
+    fn labels(&self, name: Name) -> Vec<Label> {
+        vec![
+            Label::from_static_parts(COMPONENT, self.component.as_str()),
+            Label::from_static_parts(SYSTEM, self.system),
+            Label::from_static_parts(OPERATION, name.as_str()),
+        ]
+    }
+
+    /// Counts a call that has ended.
+    pub(super) fn count(&self, name: Name, duration: Duration, error: Option<ErrorKind>) {
+        static METADATA: Metadata<'_> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+        let keys = self.keys.get(name as usize).map(|keys| {
+            keys.get_or_init(|| Keys {
+                calls: Key::from_parts(CALLS, self.labels(name)),
+                duration: Key::from_parts(OPERATION_DURATION, self.labels(name)),
+            })
+        });
+        let Some(keys) = keys else { return };
+        with_recorder(|recorder| {
+            recorder.register_counter(&keys.calls, &METADATA).increment(1);
+            if error.is_none() {
+                recorder.register_histogram(&keys.duration, &METADATA).record(duration);
+            }
+        });
+        if let Some(kind) = error {
+            let mut labels = self.labels(name);
+            labels.push(Label::from_static_parts(ERROR, kind.as_str()));
+            counter!(ERRORS, labels.clone()).increment(1);
+            histogram!(OPERATION_DURATION, labels).record(duration);
+        }
+    }
 }
 
 /// Counts an attempt that is made again.
