@@ -2,16 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use checkpoint_core::backend::{
-    AssociatedData, CheckpointKey, ListConditions, ListCursor, Page, ValueCodec, telemetry,
-};
+use checkpoint_core::backend::{AssociatedData, CheckpointKey, ListConditions, ListCursor, Page, ValueCodec};
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
 use checkpoint_core::{
     ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, ListQuery,
     PendingWrite, Result, Str, ThreadInfo, TypedBytes, version,
 };
 use common_postgres::tokio_postgres::Row;
-use common_postgres::{Json, Param, SYSTEM, column, params, text};
+use common_postgres::{Json, Param, column, params, text};
 
 use crate::document::{self, check_key, check_text};
 use crate::row;
@@ -208,13 +206,6 @@ fn tuples(rows: &[Row], codec: &ValueCodec) -> Result<Vec<CheckpointTuple>> {
     Ok(found.into_iter().map(Found::into_tuple).collect())
 }
 
-/// How many bytes rows have, which are counted.
-fn count_bytes(rows: &[Row]) -> usize {
-    let bytes = rows.iter().map(Row::raw_size_bytes).sum();
-    telemetry::bytes_read(SYSTEM, bytes);
-    bytes
-}
-
 /// Reads one tuple: one statement.
 pub(crate) async fn get_tuple(shared: &Shared, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
     check_key(config)?;
@@ -224,7 +215,6 @@ pub(crate) async fn get_tuple(shared: &Shared, config: &CheckpointConfig) -> Res
     let sql = if checkpoint_id.is_some() { &shared.sql.get } else { &shared.sql.get_latest };
     params.extend(checkpoint_id.iter().flat_map(|id| params![TEXT: *id]));
     let rows = shared.database.query(sql, &params).await?;
-    count_bytes(&rows);
     Ok(tuples(&rows, &shared.codec)?.pop())
 }
 
@@ -240,25 +230,29 @@ pub(crate) async fn list_threads(
     rows.iter().map(|row| Ok(ThreadInfo::new(text(row, 0)?, text(row, 1)?))).collect()
 }
 
-/// A listing, and how many tuples its next page has at most.
+/// A listing that is read page by page.
 #[derive(Debug)]
-pub(crate) struct Listing(ListCursor, usize);
+pub(crate) struct Listing {
+    pub(crate) cursor: ListCursor,
+    /// How many tuples the next page has at most.
+    page: usize,
+}
 
 impl Listing {
     pub(crate) fn begin(query: ListQuery) -> Option<Self> {
-        ListCursor::begin(query).map(|cursor| Self(cursor, PAGE.0))
+        ListCursor::begin(query).map(|cursor| Self { cursor, page: PAGE.0 })
     }
 
     /// Reads the next page: one statement, so one state of the database.
     pub(crate) async fn next_page(self, shared: &Shared) -> Result<Page<CheckpointTuple, Self>> {
-        let Self(cursor, page) = self;
+        let Self { cursor, page } = self;
         let count = page.min(cursor.left);
         let rows = read_page(shared, &cursor, count).await?;
-        let bytes = count_bytes(&rows);
+        let bytes = rows.iter().map(Row::raw_size_bytes).sum::<usize>();
         let tuples = tuples(&rows, &shared.codec)?;
         let next = cursor.after(&tuples, count).map(|cursor| {
             let size = (bytes / tuples.len()).max(1);
-            Self(cursor, (PAGE_BYTES / size).clamp(1, PAGE.1))
+            Self { cursor, page: (PAGE_BYTES / size).clamp(1, PAGE.1) }
         });
         Ok((tuples, next))
     }
@@ -317,7 +311,6 @@ pub(crate) async fn delta_history(
         let params =
             params![TEXT: thread_id, checkpoint_ns, from; TEXT_ARRAY: unseeded; INT8: sql::ANCESTORS];
         let rows = shared.database.query(sql, &params).await?;
-        count_bytes(&rows);
         let page = ancestors(&rows, CheckpointKey::new(thread_id, checkpoint_ns, ""), &shared.codec)?;
         let Some(first) = page.first() else { break };
         if walk.next().is_none() {

@@ -94,7 +94,10 @@ impl BaseCheckpointSaver for PostgresSaver {
         let shared = Arc::clone(&self.shared);
         pages(Listing::begin(query), move |listing| {
             let shared = Arc::clone(&shared);
-            async move { shared.calls.run(Operation::list(), listing.next_page(&shared)).await }
+            async move {
+                let operation = Operation::list(&listing.cursor.query);
+                shared.calls.run(operation, listing.next_page(&shared)).await
+            }
         })
     }
 
@@ -103,8 +106,9 @@ impl BaseCheckpointSaver for PostgresSaver {
         thread_pages(query, THREADS_PAGE, move |after, count| {
             let shared = Arc::clone(&shared);
             async move {
+                let operation = Operation::list_threads(after.as_deref(), count);
                 let read = read::list_threads(&shared, after.as_deref(), count);
-                shared.calls.run(Operation::list_threads(), read).await
+                shared.calls.run(operation, read).await
             }
         })
     }

@@ -27,7 +27,7 @@ impl Shared {
         codec: ValueCodec,
     ) -> Self {
         Self {
-            calls: Calls::new(BACKEND, SYSTEM),
+            calls: Calls::saver(BACKEND, SYSTEM),
             database,
             replica,
             sql: Statements::new(schema),

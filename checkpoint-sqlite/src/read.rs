@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use checkpoint_core::backend::{CheckpointKey, ListConditions, Page, ValueCodec, telemetry};
+use checkpoint_core::backend::{CheckpointKey, ListConditions, Page, ValueCodec};
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
 use checkpoint_core::{
     ChannelValue, CheckpointConfig, CheckpointTuple, FilterSemantics, ListQuery, PendingWrite, Result, Str,
@@ -12,7 +12,7 @@ use rusqlite::Row;
 use rusqlite::types::ToSql;
 
 use crate::connection::{Config, Open};
-use crate::error::{BACKEND, OrConvert};
+use crate::error::OrConvert;
 use crate::row::{self, CheckpointColumns, key_columns};
 use crate::sql;
 
@@ -67,7 +67,6 @@ pub(crate) fn get_tuple(
     let (thread_id, checkpoint_ns) = (target.thread_id(), target.checkpoint_ns());
     let found =
         open.snapshot(|open| tuple(config, open, thread_id, checkpoint_ns, target.checkpoint_id()))?;
-    telemetry::bytes_read(BACKEND, found.as_ref().map_or(0, |(_, bytes)| *bytes));
     Ok(found.map(|(tuple, _)| tuple))
 }
 
@@ -127,7 +126,7 @@ fn pending_writes(
 /// The cursor of a listing.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    query: ListQuery,
+    pub(crate) query: ListQuery,
     /// How many tuples are still wanted.
     left: usize,
     keys: VecDeque<OwnedKey>,
@@ -194,7 +193,6 @@ impl Listing {
             }
             self.keys.pop_front();
         }
-        telemetry::bytes_read(BACKEND, bytes);
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! Decoding what stands in the tables.
 
+use std::cell::Cell;
+
 use bytes::Bytes;
 use checkpoint_core::backend::{CheckpointKey, ValueCodec};
 use checkpoint_core::delta::{CheckpointReader, MessagePackReader};
@@ -22,12 +24,23 @@ pub(crate) fn optional_text(row: &Row<'_>, column: usize) -> Result<Option<Str>>
     row.get(column).or_convert()
 }
 
+thread_local! {
+    static BYTES_READ: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How many bytes of values and metadata this thread has read since the last call of this function.
+pub(crate) fn take_bytes_read() -> usize {
+    BYTES_READ.take()
+}
+
 /// Reads a column of bytes; old writers stored some of them as text.
 pub(crate) fn optional_bytes<'a>(row: &'a Row<'_>, column: usize) -> Result<Option<&'a [u8]>> {
     let value = row.get_ref(column).or_convert()?;
-    value.as_bytes_or_null().map_err(|source| {
+    let bytes = value.as_bytes_or_null().map_err(|source| {
         Error::codec("a column of bytes holds a number").with("column", column).with_source(source)
-    })
+    })?;
+    BYTES_READ.set(BYTES_READ.get() + bytes.map_or(0, <[u8]>::len));
+    Ok(bytes)
 }
 
 /// Reads metadata; NULL is an empty map.

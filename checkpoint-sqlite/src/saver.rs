@@ -64,8 +64,9 @@ impl BaseCheckpointSaver for SqliteSaver {
         pages(Listing::begin(query), move |listing| {
             let workers = Arc::clone(&workers);
             async move {
+                let operation = Operation::list(&listing.query);
                 let read = workers.read(move |config, open| listing.next_page(config, open));
-                workers.calls.run(Operation::list(), read).await
+                workers.calls.run(operation, read).await
             }
         })
     }
@@ -75,8 +76,9 @@ impl BaseCheckpointSaver for SqliteSaver {
         thread_pages(query, THREADS_PAGE, move |after, count| {
             let workers = Arc::clone(&workers);
             async move {
+                let operation = Operation::list_threads(after.as_deref(), count);
                 let read = workers.read(move |_, open| read::list_threads(open, after.as_ref(), count));
-                workers.calls.run(Operation::list_threads(), read).await
+                workers.calls.run(operation, read).await
             }
         })
     }

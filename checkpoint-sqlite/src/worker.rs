@@ -18,7 +18,7 @@ use futures_util::future::Shared;
 
 use crate::connection::{Config, Open, Slot};
 use crate::error::{BACKEND, is_busy, spoils_connection};
-use crate::{schema, sql, write};
+use crate::{row, schema, sql, write};
 
 /// At most this many writes are committed together.
 const BATCH_JOBS: usize = 256;
@@ -69,7 +69,7 @@ impl fmt::Debug for Workers {
 
 impl Workers {
     pub(crate) fn new(config: Config) -> Self {
-        Self { calls: Calls::new(BACKEND, BACKEND), config: Arc::new(config), queues: Mutex::default() }
+        Self { calls: Calls::saver(BACKEND, BACKEND), config: Arc::new(config), queues: Mutex::default() }
     }
 
     /// The configuration, unless it forbids to write.
@@ -86,12 +86,17 @@ impl Workers {
         let config = Arc::clone(&self.config);
         let job: Read = Box::new(move |slot| {
             if !done.is_canceled() {
+                row::take_bytes_read();
+                let result = slot.run(|open| read(&config, open));
                 // The caller may have gone meanwhile.
-                let _ = done.send(slot.run(|open| read(&config, open)));
+                let _ = done.send((result, row::take_bytes_read()));
             }
         });
         self.readers()?.send(job).map_err(|_| lost())?;
-        answer.await.unwrap_or_else(|oneshot::Canceled| Err(lost()))
+        let Ok((result, bytes)) = answer.await else { return Err(lost()) };
+        // Here, since recorders may be local to the caller's thread.
+        telemetry::bytes_read(BACKEND, bytes);
+        result
     }
 
     /// Commits a change together with others that wait.

@@ -139,6 +139,13 @@ fn values<'a>(params: &[Param<'a>]) -> Vec<&'a (dyn ToSql + Sync)> {
     params.iter().map(|(value, _)| *value).collect()
 }
 
+/// Counts the bytes of the rows that the server sent.
+fn counted(rows: Result<Vec<Row>, tokio_postgres::Error>) -> Result<Vec<Row>> {
+    let rows = rows.map_err(convert)?;
+    telemetry::bytes_read(SYSTEM, rows.iter().map(Row::raw_size_bytes).sum());
+    Ok(rows)
+}
+
 impl Connection {
     /// Runs a statement and returns its rows: one round trip, and one more the first time a connection sees a named
     /// statement.
@@ -157,10 +164,11 @@ impl Connection {
                 self.client.query_typed(sql, params).await
             }
         };
-        match run().await {
-            Err(error) if self.clear_stale(&error) => run().await.map_err(convert),
-            rows => rows.map_err(convert),
-        }
+        let rows = match run().await {
+            Err(error) if self.clear_stale(&error) => run().await,
+            rows => rows,
+        };
+        counted(rows)
     }
 
     /// Runs SQL text without parameters.
@@ -220,7 +228,7 @@ impl Connection {
     /// # Cancellation
     /// The statement may still run.
     pub async fn query_unprepared(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        self.client.query_typed(sql, params).await.map_err(convert)
+        counted(self.client.query_typed(sql, params).await)
     }
 
     /// Runs SQL text without parameters and then a statement, in a transaction of their own and in one round trip:
@@ -313,10 +321,11 @@ impl Connection {
                 self.in_transaction(first, self.client.query_typed(sql, params)).await
             }
         };
-        match run().await {
-            Err(error) if self.clear_stale(&error) => run().await.map_err(convert),
-            rows => rows.map_err(convert),
-        }
+        let rows = match run().await {
+            Err(error) if self.clear_stale(&error) => run().await,
+            rows => rows,
+        };
+        counted(rows)
     }
 
     /// Runs SQL text without parameters and then a statement, as [`query_with_settings`](Self::query_with_settings)
@@ -333,7 +342,7 @@ impl Connection {
         sql: &str,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>> {
-        self.in_transaction(first, self.client.query_typed(sql, params)).await.map_err(convert)
+        counted(self.in_transaction(first, self.client.query_typed(sql, params)).await)
     }
 
     /// Pipelines BEGIN, a statement and COMMIT. The COMMIT of a failed transaction rolls it back.
@@ -361,7 +370,7 @@ impl Transaction<'_> {
     /// # Cancellation
     /// The transaction is rolled back when it is dropped.
     pub async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        self.transaction.query_typed(sql, params).await.map_err(convert)
+        counted(self.transaction.query_typed(sql, params).await)
     }
 
     /// Runs SQL text without parameters: one round trip.

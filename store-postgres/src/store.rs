@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use checkpoint_core::backend::{Calls, Operation};
+use checkpoint_core::backend::{Calls, Operation, telemetry};
 use checkpoint_core::store::{
     BaseStore, IndexConfig, Op, OpResult, Ops, SearchOp, StoreCapabilities, TtlConfig,
 };
@@ -75,7 +75,7 @@ impl Shared {
     ) -> Self {
         let sql = Statements::new(&tables.prefix);
         Self {
-            calls: Calls::new(BACKEND, SYSTEM),
+            calls: Calls::store(BACKEND, SYSTEM),
             database,
             sql,
             tables,
@@ -191,6 +191,7 @@ impl Shared {
         read.refresh(self).await?;
         if !ops.puts.is_empty() {
             let puts = &puts;
+            telemetry::bytes_written(SYSTEM, puts.bytes());
             self.database.run(|connection| async move { puts.store(self, &connection).await }).await?;
         }
         Ok(results)

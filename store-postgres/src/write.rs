@@ -52,6 +52,16 @@ impl<'a> PutRows<'a> {
         Ok(Self(rows))
     }
 
+    /// How many bytes of keys, values and vectors they have.
+    pub(crate) fn bytes(&self) -> usize {
+        let bytes = |row: &Row<'_>| {
+            let value = row.op.value.as_ref().map_or(0, |value| value.as_str().len());
+            let numbers: usize = row.vectors.iter().map(|(_, vector)| vector.len()).sum();
+            row.prefix.len() + row.op.key.len() + value + numbers * size_of::<f32>()
+        };
+        self.0.iter().map(bytes).sum()
+    }
+
     /// Stores them atomically.
     pub(crate) async fn store(&self, shared: &Shared, connection: &Connection) -> Result<()> {
         if let (None, [Row { prefix, op: PutOp { key, value: Some(value), .. }, ttl, .. }]) =

@@ -61,6 +61,7 @@ mod runner;
 mod store_case;
 mod store_target;
 mod target;
+pub mod telemetry;
 pub mod wire;
 
 pub use case::{Case, Ctx, Failure, Need, Savers, Suite};

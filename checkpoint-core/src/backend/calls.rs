@@ -7,38 +7,39 @@ use async_lock::RwLock;
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug_span};
 
-use super::telemetry;
+use super::telemetry::{CallMetrics, Component, Name};
 use crate::store::Op;
-use crate::{CheckpointConfig, Error, ErrorKind, Result};
+use crate::{CheckpointConfig, Error, ErrorKind, ListQuery, Result};
 
 /// A call's name and span.
 #[derive(Debug)]
 #[must_use = "give it to Calls::run"]
 pub struct Operation {
-    name: &'static str,
+    name: Name,
     span: Span,
 }
 
 /// One call site for each operation: the name of a span is static.
 macro_rules! operation {
-    ($name:literal $(, $field:ident = $value:expr)* $(,)?) => {
+    ($name:expr $(, $($field:ident).+ = $value:expr)* $(,)?) => {
         Operation {
             name: $name,
             span: debug_span!(
-                $name,
+                $name.as_str(),
                 otel.kind = "client",
                 otel.status_code = Empty,
                 db.system.name = Empty,
-                db.operation.name = $name,
+                db.operation.name = $name.as_str(),
                 error.type = Empty,
-                $($field = $value,)*
+                checkpoint.component = Empty,
+                $($($field).+ = $value,)*
             ),
         }
     };
 }
 
 macro_rules! on_config {
-    ($name:literal, $config:expr $(, $field:ident = $value:expr)*) => {
+    ($name:expr, $config:expr $(, $field:ident = $value:expr)*) => {
         operation!(
             $name,
             thread_id = $config.thread_id(),
@@ -52,28 +53,35 @@ macro_rules! on_config {
 impl Operation {
     /// `setup` of a saver or a store.
     pub fn setup() -> Self {
-        operation!("setup")
+        operation!(Name::Setup)
     }
 
     /// `get_tuple` with its config.
     pub fn get_tuple(config: &CheckpointConfig) -> Self {
-        on_config!("get_tuple", config)
+        on_config!(Name::GetTuple, config)
     }
 
-    /// One page of `list`.
-    pub fn list() -> Self {
-        operation!("list")
+    /// One page of `list` with its query.
+    pub fn list(query: &ListQuery) -> Self {
+        operation!(
+            Name::List,
+            thread_id = query.thread_id.as_deref(),
+            checkpoint_ns = query.checkpoint_ns.as_deref(),
+            checkpoint_id = query.checkpoint_id.as_deref(),
+            before = query.before.as_deref(),
+            limit = query.limit,
+        )
     }
 
-    /// One page of `list_threads`.
-    pub fn list_threads() -> Self {
-        operation!("list_threads")
+    /// One page of `list_threads`: up to this many threads after the given one.
+    pub fn list_threads(after: Option<&str>, limit: usize) -> Self {
+        operation!(Name::ListThreads, after = after, limit = limit)
     }
 
     /// `put` of the checkpoint with this id.
     pub fn put(config: &CheckpointConfig, checkpoint_id: &str) -> Self {
         operation!(
-            "put",
+            Name::Put,
             thread_id = config.thread_id(),
             checkpoint_ns = config.checkpoint_ns(),
             checkpoint_id = checkpoint_id,
@@ -83,54 +91,66 @@ impl Operation {
 
     /// `put_writes` of a task.
     pub fn put_writes(config: &CheckpointConfig, task_id: &str) -> Self {
-        on_config!("put_writes", config, task_id = task_id)
+        on_config!(Name::PutWrites, config, task_id = task_id)
     }
 
     /// `delete_thread` of a thread.
     pub fn delete_thread(thread_id: &str) -> Self {
-        operation!("delete_thread", thread_id = thread_id)
+        operation!(Name::DeleteThread, thread_id = thread_id)
     }
 
     /// `get_delta_channel_history` with its config.
     pub fn get_delta_channel_history(config: &CheckpointConfig) -> Self {
-        on_config!("get_delta_channel_history", config)
+        on_config!(Name::GetDeltaChannelHistory, config)
     }
 
-    /// `delete_for_runs` of so many runs.
+    /// `delete_for_runs` of runs, whose number is recorded.
     pub fn delete_for_runs(run_ids: &[&str]) -> Self {
-        operation!("delete_for_runs", runs = run_ids.len())
+        operation!(Name::DeleteForRuns, runs = run_ids.len())
     }
 
     /// `copy_thread` from one thread to another.
     pub fn copy_thread(source_thread_id: &str, target_thread_id: &str) -> Self {
-        operation!("copy_thread", source_thread_id = source_thread_id, target_thread_id = target_thread_id)
+        operation!(Name::CopyThread, source_thread_id = source_thread_id, target_thread_id = target_thread_id)
     }
 
-    /// `prune` of so many threads.
+    /// `prune` of threads, whose number is recorded.
     pub fn prune(thread_ids: &[&str]) -> Self {
-        operation!("prune", threads = thread_ids.len())
+        operation!(Name::Prune, threads = thread_ids.len())
     }
 
     /// `batch` of a store, under the name of its operation if it has only one.
     pub fn batch(ops: &[Op]) -> Self {
         match ops {
-            [Op::Get(_)] => operation!("get"),
-            [Op::Search(_)] => operation!("search"),
-            [Op::Put(put)] if put.value.is_none() => operation!("delete"),
-            [Op::Put(_)] => operation!("put"),
-            [Op::ListNamespaces(_)] => operation!("list_namespaces"),
-            ops => operation!("batch", operations = ops.len()),
+            [Op::Get(get)] => {
+                operation!(Name::Get, namespace = tracing::field::display(&get.namespace), key = &*get.key)
+            }
+            [Op::Search(search)] => {
+                operation!(
+                    Name::Search,
+                    namespace = tracing::field::display(&search.namespace_prefix),
+                    limit = search.limit
+                )
+            }
+            [Op::Put(put)] if put.value.is_none() => {
+                operation!(Name::Delete, namespace = tracing::field::display(&put.namespace), key = &*put.key)
+            }
+            [Op::Put(put)] => {
+                operation!(Name::Put, namespace = tracing::field::display(&put.namespace), key = &*put.key)
+            }
+            [Op::ListNamespaces(list)] => operation!(Name::ListNamespaces, limit = list.limit),
+            ops => operation!(Name::Batch, db.operation.batch.size = ops.len()),
         }
     }
 
     /// `sweep_ttl` of a store.
     pub fn sweep_ttl() -> Self {
-        operation!("sweep_ttl")
+        operation!(Name::SweepTtl)
     }
 
     /// `close` of a saver or a store.
     pub fn close() -> Self {
-        operation!("close")
+        operation!(Name::Close)
     }
 }
 
@@ -138,16 +158,26 @@ impl Operation {
 #[derive(Debug)]
 pub struct Calls {
     backend: &'static str,
-    system: &'static str,
+    metrics: CallMetrics,
     closed: AtomicBool,
     /// Calls under way hold it shared, `close` waits until it has it exclusively.
     under_way: RwLock<()>,
 }
 
 impl Calls {
-    /// Names the backend, as errors do, and the database system, as OpenTelemetry's `db.system.name` does.
-    pub const fn new(backend: &'static str, system: &'static str) -> Self {
-        Self { backend, system, closed: AtomicBool::new(false), under_way: RwLock::new(()) }
+    /// For a saver. Names the backend, as errors do, and the database system, as OpenTelemetry's `db.system.name` does.
+    pub const fn saver(backend: &'static str, system: &'static str) -> Self {
+        Self::new(Component::Saver, backend, system)
+    }
+
+    /// For a store, otherwise as [`saver`](Self::saver).
+    pub const fn store(backend: &'static str, system: &'static str) -> Self {
+        Self::new(Component::Store, backend, system)
+    }
+
+    const fn new(component: Component, backend: &'static str, system: &'static str) -> Self {
+        let metrics = CallMetrics::new(component, system);
+        Self { backend, metrics, closed: AtomicBool::new(false), under_way: RwLock::new(()) }
     }
 
     /// Runs a call in its span, measures it, and adds backend and operation to its error.
@@ -156,26 +186,18 @@ impl Calls {
     /// The call's, and [`Unavailable`](ErrorKind::Unavailable) after [`close`](Self::close).
     ///
     /// # Cancellation
-    /// Drops the call.
+    /// Drops the call, which then appears in no metric.
     pub async fn run<T>(
         &self,
         operation: Operation,
         call: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        let Operation { name, span } = operation;
-        span.record("db.system.name", self.system);
-        let begun = Instant::now();
+        let observed = self.observe(operation);
         let result = match self.under_way.try_read() {
-            Some(_guard) if !self.is_closed() => call.instrument(span.clone()).await,
+            Some(_guard) if !self.is_closed() => call.instrument(observed.span.clone()).await,
             _ => Err(Error::new(ErrorKind::Unavailable, "it is closed; make a new one")),
         };
-        let error = result.as_ref().err().map(Error::kind);
-        telemetry::call(self.system, name, begun.elapsed(), error);
-        if let Some(kind) = error {
-            span.record("error.type", kind.as_str());
-            span.record("otel.status_code", "ERROR");
-        }
-        result.map_err(|error| error.at(self.backend, name))
+        observed.end(result)
     }
 
     /// Whether [`close`](Self::close) was called.
@@ -192,18 +214,50 @@ impl Calls {
     /// Calls stay refused; the next `close` waits again, and releases.
     pub async fn close(&self, release: impl Future<Output = Result<()>> + Send) -> Result<()> {
         self.closed.store(true, Ordering::Release);
-        let Operation { name, span } = Operation::close();
-        span.record("db.system.name", self.system);
+        let observed = self.observe(Operation::close());
         let close = async {
             let _guard = self.under_way.write().await;
             release.await
         };
-        close.instrument(span).await.map_err(|error| error.at(self.backend, name))
+        let result = close.instrument(observed.span.clone()).await;
+        observed.end(result)
     }
 
-    /// The system's name in metrics; see [`telemetry`].
+    /// The system's name in metrics; see [`telemetry`](super::telemetry).
     pub fn system(&self) -> &'static str {
-        self.system
+        self.metrics.system
+    }
+
+    fn observe(&self, operation: Operation) -> Observed<'_> {
+        let Operation { name, span } = operation;
+        // A disabled span would still look the names up.
+        if !span.is_disabled() {
+            span.record("db.system.name", self.metrics.system);
+            span.record("checkpoint.component", self.metrics.component.as_str());
+        }
+        Observed { calls: self, name, span, begun: Instant::now() }
+    }
+}
+
+/// A call under way.
+struct Observed<'a> {
+    calls: &'a Calls,
+    name: Name,
+    span: Span,
+    begun: Instant,
+}
+
+impl Observed<'_> {
+    /// Counts the call, and adds what its error lacks.
+    fn end<T>(self, result: Result<T>) -> Result<T> {
+        let Self { calls, name, span, begun } = self;
+        let error = result.as_ref().err().map(Error::kind);
+        calls.metrics.count(name, begun.elapsed(), error);
+        if let Some(kind) = error {
+            span.record("error.type", kind.as_str());
+            span.record("otel.status_code", "ERROR");
+        }
+        result.map_err(|error| error.at(calls.backend, name.as_str()))
     }
 }
 
@@ -214,7 +268,7 @@ mod tests {
     use super::*;
 
     fn calls() -> Calls {
-        Calls::new("test", "other_sql")
+        Calls::saver("test", "other_sql")
     }
 
     #[tokio::test]
@@ -228,31 +282,31 @@ mod tests {
         let calls = calls();
         let (send, receive) = futures_channel::oneshot::channel::<()>();
         let mut call = Box::pin(
-            calls.run(Operation::list(), async { receive.await.map_err(|_| Error::codec("dropped")) }),
+            calls.run(Operation::setup(), async { receive.await.map_err(|_| Error::codec("dropped")) }),
         );
         assert!(poll_immediate(&mut call).await.is_none());
         let mut close = Box::pin(calls.close(ready(Ok(()))));
         assert!(poll_immediate(&mut close).await.is_none(), "a call is under way");
-        let late = calls.run(Operation::list(), pending::<Result<()>>()).await.unwrap_err();
+        let late = calls.run(Operation::setup(), pending::<Result<()>>()).await.unwrap_err();
         assert_eq!((late.kind(), late.is_retryable()), (ErrorKind::Unavailable, false));
         send.send(()).unwrap();
         let (called, closed) = join(call, close).await;
         called.unwrap();
         closed.unwrap();
         calls.close(ready(Ok(()))).await.unwrap();
-        calls.run(Operation::list(), pending::<Result<()>>()).await.unwrap_err();
+        calls.run(Operation::setup(), pending::<Result<()>>()).await.unwrap_err();
     }
 
     #[tokio::test]
     async fn dropped_calls_do_not_keep_it_open() {
         let calls = calls();
-        let mut call = Box::pin(calls.run(Operation::list(), pending::<Result<()>>()));
+        let mut call = Box::pin(calls.run(Operation::setup(), pending::<Result<()>>()));
         assert!(poll_immediate(&mut call).await.is_none());
         drop(call);
         let mut close = Box::pin(calls.close(pending()));
         assert!(poll_immediate(&mut close).await.is_none());
         drop(close);
-        calls.run(Operation::list(), ready(Ok(()))).await.unwrap_err();
+        calls.run(Operation::setup(), ready(Ok(()))).await.unwrap_err();
         calls.close(ready(Ok(()))).await.unwrap();
     }
 }

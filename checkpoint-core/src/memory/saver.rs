@@ -79,7 +79,7 @@ impl InMemorySaver {
     /// Makes an empty saver that filters by [`FilterSemantics::Equality`], as Python's in-memory saver does.
     pub fn new() -> Self {
         Self {
-            calls: Arc::new(Calls::new(BACKEND, BACKEND)),
+            calls: Arc::new(Calls::saver(BACKEND, BACKEND)),
             state: Arc::default(),
             semantics: FilterSemantics::Equality,
             opaque_values: false,
@@ -435,7 +435,7 @@ impl BaseCheckpointSaver for InMemorySaver {
             async move {
                 let count = cursor.left.min(PAGE);
                 let read = async { Ok(saver.page(&cursor, count)) };
-                let page = saver.calls.run(Operation::list(), read).await?;
+                let page = saver.calls.run(Operation::list(&cursor.query), read).await?;
                 let next = cursor.after(&page, count);
                 Ok((page, next))
             }
@@ -447,8 +447,9 @@ impl BaseCheckpointSaver for InMemorySaver {
         thread_pages(query, PAGE, move |after, count| {
             let saver = saver.clone();
             async move {
+                let operation = Operation::list_threads(after.as_deref(), count);
                 let read = async { Ok(saver.next_threads(after.as_ref(), count)) };
-                saver.calls.run(Operation::list_threads(), read).await
+                saver.calls.run(operation, read).await
             }
         })
     }

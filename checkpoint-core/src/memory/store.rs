@@ -68,7 +68,7 @@ struct Shared {
 
 impl Shared {
     fn new(index: Option<IndexConfig>, ttl: TtlConfig) -> Self {
-        Self { calls: Calls::new(BACKEND, BACKEND), items: RwLock::default(), index, ttl }
+        Self { calls: Calls::store(BACKEND, BACKEND), items: RwLock::default(), index, ttl }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The cases, a file for each group.
 
 mod cancellation;
+mod close;
 mod concurrency;
 mod copy_thread;
 mod delete_for_runs;
@@ -20,12 +21,14 @@ mod metadata;
 #[cfg(feature = "model")]
 mod model;
 mod opaque;
+mod operations;
 mod prune;
 mod put;
 mod put_writes;
 mod round_trips;
 mod setup;
 mod store;
+mod telemetry;
 mod threads;
 mod values;
 mod writes;
@@ -62,6 +65,8 @@ pub fn saver_cases() -> Vec<Case> {
         concurrency::cases,
         cancellation::cases,
         setup::cases,
+        close::cases,
+        telemetry::cases,
         round_trips::cases,
         invalid::cases,
         encryption::cases,

@@ -26,6 +26,7 @@ mod contention;
 mod faults;
 mod golden;
 mod input;
+mod lifecycle;
 mod load;
 mod options;
 mod plans;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
             .tests(trials("faults", faults::tests()))
             .tests(trials("golden", golden::tests()))
             .tests(trials("input", input::tests()))
+            .tests(trials("lifecycle", lifecycle::tests()))
             .tests(trials("options", options::tests()))
             .tests(trials("plans", plans::tests()))
             .tests(trials("probes", probes::tests()))

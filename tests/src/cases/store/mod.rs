@@ -3,6 +3,7 @@
 mod batch;
 mod batched;
 mod cancellation;
+mod close;
 mod concurrency;
 mod embedding;
 mod filters;
@@ -14,12 +15,14 @@ mod list;
 #[cfg(feature = "model")]
 mod model;
 mod namespaces;
+mod operations;
 mod operators;
 mod put;
 mod round_trips;
 mod scores;
 mod search;
 mod setup;
+mod telemetry;
 mod ttl;
 mod values;
 
@@ -45,6 +48,8 @@ pub fn store_cases() -> Vec<Case<Stores>> {
         concurrency::cases,
         cancellation::cases,
         setup::cases,
+        close::cases,
+        telemetry::cases,
         round_trips::cases,
         batched::cases,
         #[cfg(feature = "model")]
