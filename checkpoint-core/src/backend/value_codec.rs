@@ -31,7 +31,7 @@ impl ValueCodec {
     ///
     /// # Errors
     /// Those of [`ChannelValue::from_typed`].
-    pub fn normalize<'a>(&self, value: &'a ChannelValue) -> Result<Cow<'a, ChannelValue>> {
+    pub(crate) fn normalize<'a>(&self, value: &'a ChannelValue) -> Result<Cow<'a, ChannelValue>> {
         match value.as_blob() {
             Some(blob) if !self.opaque_values => match ChannelValue::from_typed(blob.clone())? {
                 ChannelValue::Blob(_) => Ok(Cow::Borrowed(value)),
@@ -45,7 +45,7 @@ impl ValueCodec {
     ///
     /// # Errors
     /// Those of [`normalize`](Self::normalize), [`ChannelValue::to_typed`] and [`seal`](Self::seal).
-    pub fn seal_value(&self, value: &ChannelValue, row: &AssociatedData<'_>) -> Result<TypedBytes> {
+    pub(crate) fn seal_value(&self, value: &ChannelValue, row: &AssociatedData<'_>) -> Result<TypedBytes> {
         self.seal(self.normalize(value)?.to_typed()?, row)
     }
 
@@ -124,7 +124,7 @@ impl ValueCodec {
     ///
     /// # Errors
     /// Those of [`ChannelValue::from_typed`].
-    pub fn to_channel_value(&self, typed: TypedBytes) -> Result<ChannelValue> {
+    pub(crate) fn to_channel_value(&self, typed: TypedBytes) -> Result<ChannelValue> {
         if self.opaque_values { Ok(ChannelValue::Blob(typed)) } else { ChannelValue::from_typed(typed) }
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use crate::backend::AssociatedData;
+use crate::backend::AssociatedData;
 use crate::{Error, Result, TypedBytes};
 
 /// The environment variable that holds the AES key, as in Python: its UTF-8 bytes are the key.
