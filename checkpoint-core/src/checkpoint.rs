@@ -71,7 +71,7 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// The format's version that LangGraph writes today.
-    pub const CURRENT_V: i64 = 4;
+    const CURRENT_V: i64 = 4;
 
     /// Makes an empty checkpoint with an id for this step and the present time.
     pub fn new(step: i64) -> Self {
@@ -125,7 +125,7 @@ impl Checkpoint {
     /// # Errors
     /// [`Crypto`](ErrorKind::Crypto) for one that could not be decrypted,
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for one that is a value of another serializer.
-    pub fn require_channels(&self) -> Result<()> {
+    pub(crate) fn require_channels(&self) -> Result<()> {
         match &self.opaque {
             None => Ok(()),
             Some(value) if value.is_sealed() => Err(Error::crypto(

@@ -40,37 +40,6 @@ impl CheckpointConfig {
         }
     }
 
-    /// Reads LangGraph's form, a map with `configurable` (and perhaps `metadata`) in it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when there is no `thread_id`, or when an id
-    /// is neither text nor an integer.
-    pub fn from_runnable_config(config: &Value) -> Result<Self> {
-        let configurable = config.get("configurable").ok_or_else(|| {
-            Error::invalid_argument("the config has no `configurable` map; give it one with a `thread_id`")
-        })?;
-        let id = |key: &'static str| match configurable.get(key) {
-            None | Some(Value::Nil) => Ok(None),
-            Some(Value::Str(text)) => Ok(Some(Str::from(text.as_str()))),
-            Some(Value::Int(number)) => Ok(Some(Str::from(number.to_string()))),
-            Some(_) => Err(Error::invalid_argument("an id in `configurable` must be text").with("key", key)),
-        };
-        let thread_id = id("thread_id")?.ok_or_else(|| {
-            Error::invalid_argument("the config names no `thread_id`; every thread needs one")
-        })?;
-        let mut out = Self::new(thread_id).with_checkpoint_ns(id("checkpoint_ns")?.unwrap_or_default());
-        if let Some(checkpoint_id) = id("checkpoint_id")? {
-            out = out.with_checkpoint_id(checkpoint_id);
-        }
-        if let Some(Value::Map(entries)) = config.get("metadata") {
-            out.run_metadata = CheckpointMetadata::from_entries(entries)?;
-        }
-        if let Value::Map(entries) = configurable {
-            out.configurable = CheckpointMetadata::from_entries(entries)?;
-        }
-        Ok(out)
-    }
-
     /// Chooses the namespace; the root is `""`.
     #[must_use]
     pub fn with_checkpoint_ns(mut self, checkpoint_ns: impl Into<Str>) -> Self {
@@ -159,7 +128,7 @@ impl CheckpointConfig {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when there is none.
-    pub fn require_checkpoint_id(&self) -> Result<&str> {
+    pub(crate) fn require_checkpoint_id(&self) -> Result<&str> {
         self.checkpoint_id().ok_or_else(|| {
             Error::invalid_argument("the config names no checkpoint; add with_checkpoint_id(…)")
                 .with("thread_id", &self.thread_id)
@@ -312,41 +281,8 @@ mod tests {
     use super::*;
     use crate::ErrorKind;
 
-    fn map(entries: Vec<(&str, Value)>) -> Value {
-        Value::Map(entries.into_iter().map(|(key, value)| (key.into(), value)).collect())
-    }
-
-    #[test]
-    fn reads_pythons_form() {
-        let configurable = map(vec![
-            ("thread_id", 7_i64.into()),
-            ("checkpoint_ns", "sub:1".into()),
-            ("checkpoint_id", "".into()),
-            ("user", "u1".into()),
-        ]);
-        let config =
-            map(vec![("configurable", configurable), ("metadata", map(vec![("run_id", "r".into())]))]);
-        let config = CheckpointConfig::from_runnable_config(&config).unwrap();
-        assert_eq!((config.thread_id(), config.checkpoint_ns()), ("7", "sub:1"));
-        assert_eq!(config.checkpoint_id(), None, "an empty id is none");
-        assert_eq!(config.run_metadata().run_id(), Some("r"));
-        assert_eq!(config.configurable().get("user").and_then(Value::as_str), Some("u1"));
-    }
-
     #[test]
     fn names_what_is_missing() {
-        for (config, named) in [
-            (map(vec![]), "configurable"),
-            (map(vec![("configurable", map(vec![]))]), "thread_id"),
-            (map(vec![("configurable", map(vec![("thread_id", Value::Nil)]))]), "thread_id"),
-            (map(vec![("configurable", map(vec![("thread_id", true.into())]))]), "thread_id"),
-        ] {
-            let error = CheckpointConfig::from_runnable_config(&config).unwrap_err();
-            assert!(
-                error.kind() == ErrorKind::InvalidArgument && error.to_string().contains(named),
-                "{error}"
-            );
-        }
         let error = CheckpointConfig::new("t").require_checkpoint_id().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     }

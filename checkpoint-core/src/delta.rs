@@ -134,7 +134,7 @@ impl ChannelSummary {
     }
 
     /// Describes a checkpoint; its values are not decoded.
-    pub fn of(checkpoint: &Checkpoint) -> Self {
+    pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
         let values = checkpoint.channel_values.iter();
         Self::new(
             checkpoint.channel_versions.keys().cloned(),

@@ -36,6 +36,14 @@
 //! channels it reads, straight into its types, or into a dynamic [`Value`]. Savers can be told to let the bytes of
 //! another serializer through untouched (`opaque_values`).
 //!
+//! # Cargo features
+//!
+//! Both are on by default. The formats of stored values are the same without them.
+//!
+//! * `encryption`: the algorithms behind [`Cipher`], with their dependencies. Without it there is no way to make a
+//!   [`Cipher`], and reading an encrypted row fails with [`ErrorKind::Crypto`].
+//! * `python-views`: the module [`python`].
+//!
 //! # What it is not
 //!
 //! No graph runtime: it does not run nodes, retry tasks or schedule anything. No lock service: two writers on one
@@ -52,7 +60,11 @@ pub mod id;
 mod memory;
 mod metadata;
 pub mod opaque;
+#[cfg(feature = "python-views")]
 pub mod python;
+#[cfg(not(feature = "python-views"))]
+#[expect(dead_code, unreachable_pub, reason = "`serde::json::revive` needs a part of it in every build")]
+mod python;
 mod saver;
 pub mod serde;
 pub mod store;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use checkpoint_core::backend::ValueCodec;
 use checkpoint_core::{Cipher, Error, Result, ResultExt};
-use common_postgres::{BACKEND, ConnectionOptions, PostgresConfig, Source, connection_setters};
+use common_postgres::{BACKEND, ConnectionOptions, ConnectionSource, PostgresConfig, connection_setters};
 
 use crate::PostgresSaver;
 use crate::shared::Shared;
@@ -26,8 +26,8 @@ pub enum Compression {
 #[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct PostgresSaverBuilder {
-    source: Source,
-    replica: Option<Source>,
+    source: ConnectionSource,
+    replica: Option<ConnectionSource>,
     connection: ConnectionOptions,
     codec: ValueCodec,
     compression: Compression,
@@ -44,7 +44,7 @@ impl fmt::Debug for PostgresSaverBuilder {
 }
 
 impl PostgresSaverBuilder {
-    pub(crate) fn new(source: Source) -> Self {
+    pub(crate) fn new(source: ConnectionSource) -> Self {
         Self {
             source,
             replica: None,
@@ -88,13 +88,13 @@ impl PostgresSaverBuilder {
     ///
     /// It takes a connection string, as [`PostgresSaver::builder`] does.
     pub fn read_replica(mut self, conn_string: impl Into<String>) -> Self {
-        self.replica = Some(Source::ConnString(conn_string.into()));
+        self.replica = Some(ConnectionSource::ConnString(conn_string.into()));
         self
     }
 
     /// As [`read_replica`](Self::read_replica), with a [`PostgresConfig`].
     pub fn read_replica_config(mut self, config: PostgresConfig) -> Self {
-        self.replica = Some(Source::Config(Box::new(config)));
+        self.replica = Some(ConnectionSource::Config(Box::new(config)));
         self
     }
 

@@ -12,7 +12,7 @@ use checkpoint_core::{
     ThreadQuery, async_trait,
 };
 use common_postgres::deadpool_postgres::Pool;
-use common_postgres::{BACKEND, PostgresConfig, Source};
+use common_postgres::{BACKEND, ConnectionSource, PostgresConfig};
 
 use crate::PostgresSaverBuilder;
 use crate::read::{self, Listing};
@@ -44,17 +44,17 @@ impl PostgresSaver {
     /// [`PostgresConfig::from_conn_string`] reads it: `postgres://user:password@host:port/database`, or
     /// `host=… dbname=…`. What it leaves out comes from libpq's environment variables (`PGHOST`, `PGSSLMODE`, …).
     pub fn builder(conn_string: impl Into<String>) -> PostgresSaverBuilder {
-        PostgresSaverBuilder::new(Source::ConnString(conn_string.into()))
+        PostgresSaverBuilder::new(ConnectionSource::ConnString(conn_string.into()))
     }
 
     /// Starts to configure a saver for the database of a configuration.
     pub fn from_config(config: PostgresConfig) -> PostgresSaverBuilder {
-        PostgresSaverBuilder::new(Source::Config(Box::new(config)))
+        PostgresSaverBuilder::new(ConnectionSource::Config(Box::new(config)))
     }
 
     /// Starts to configure a saver on an application's own pool.
     pub fn from_pool(pool: Pool) -> PostgresSaverBuilder {
-        PostgresSaverBuilder::new(Source::Pool(pool))
+        PostgresSaverBuilder::new(ConnectionSource::Pool(pool))
     }
 
     /// How the server would run the saver's statements, for tests: the call's name, the SQL and the plan as JSON.

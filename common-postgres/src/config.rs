@@ -337,7 +337,7 @@ impl PostgresConfig {
     }
 
     /// Whether the server is a PgBouncer in transaction mode.
-    pub fn uses_pgbouncer(&self) -> bool {
+    pub(crate) fn uses_pgbouncer(&self) -> bool {
         self.pgbouncer
     }
 

@@ -13,7 +13,7 @@ const LONGEST_NAME: usize = 63;
 
 /// Where the connections come from.
 #[derive(Clone)]
-pub enum Source {
+pub enum ConnectionSource {
     /// A connection string, as [`PostgresConfig::from_conn_string`] reads it.
     ConnString(String),
     /// A configuration.
@@ -22,7 +22,7 @@ pub enum Source {
     Pool(Pool),
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for ConnectionSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A connection string may have a password.
         f.write_str(match self {
@@ -74,11 +74,11 @@ impl ConnectionOptions {
     /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid connection string or option, for a
     /// certificate that cannot be read, for a schema whose name does not have 1 to 63 bytes or has U+0000 in it, and for
     /// limits and timeouts on a pool that is the application's own.
-    pub fn database(&self, source: &Source) -> Result<(Database, Option<String>)> {
+    pub fn database(&self, source: &ConnectionSource) -> Result<(Database, Option<String>)> {
         let mut config = match source {
-            Source::ConnString(text) => PostgresConfig::from_conn_string(text)?,
-            Source::Config(config) => (**config).clone(),
-            Source::Pool(pool) => {
+            ConnectionSource::ConnString(text) => PostgresConfig::from_conn_string(text)?,
+            ConnectionSource::Config(config) => (**config).clone(),
+            ConnectionSource::Pool(pool) => {
                 let set = [
                     self.max_connections.is_some(),
                     self.connect_timeout.is_some(),
@@ -190,7 +190,7 @@ mod tests {
 
     fn schema(text: &str, set: Option<&str>) -> Result<Option<String>> {
         let options = ConnectionOptions { schema: set.map(str::to_owned), ..ConnectionOptions::default() };
-        options.database(&Source::ConnString(text.to_owned())).map(|(_, schema)| schema)
+        options.database(&ConnectionSource::ConnString(text.to_owned())).map(|(_, schema)| schema)
     }
 
     #[test]
@@ -218,10 +218,12 @@ mod tests {
     #[tokio::test]
     async fn pgbouncer_in_the_connection_string_counts() {
         let options = ConnectionOptions::default();
-        let (database, _) = options.database(&Source::ConnString("host=h pgbouncer=true".into())).unwrap();
+        let (database, _) =
+            options.database(&ConnectionSource::ConnString("host=h pgbouncer=true".into())).unwrap();
         assert!(format!("{database:?}").contains("named_statements: false"));
         let options = ConnectionOptions { pgbouncer: Some(false), ..options };
-        let (database, _) = options.database(&Source::ConnString("host=h pgbouncer=true".into())).unwrap();
+        let (database, _) =
+            options.database(&ConnectionSource::ConnString("host=h pgbouncer=true".into())).unwrap();
         assert!(format!("{database:?}").contains("named_statements: true"));
     }
 
@@ -239,7 +241,7 @@ mod tests {
     #[ignore = "the child of another test"]
     fn child() {
         let text = std::env::var("CONN").unwrap();
-        let found = match ConnectionOptions::default().database(&Source::ConnString(text.clone())) {
+        let found = match ConnectionOptions::default().database(&ConnectionSource::ConnString(text.clone())) {
             Ok(_) => format!("{:?}", PostgresConfig::from_conn_string(&text).unwrap()),
             Err(error) => error.to_string(),
         };

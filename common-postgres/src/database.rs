@@ -35,7 +35,7 @@ impl Database {
     }
 
     /// How many connections the pool may open.
-    pub fn max_connections(&self) -> usize {
+    pub(crate) fn max_connections(&self) -> usize {
         self.pool.status().max_size
     }
 

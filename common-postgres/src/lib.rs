@@ -9,7 +9,7 @@ mod row;
 mod tls;
 
 pub use config::{PostgresConfig, SslMode};
-pub use connect::{ConnectionOptions, Source};
+pub use connect::{ConnectionOptions, ConnectionSource};
 pub use database::{Connection, Database, Param, Transaction};
 pub use error::{convert, convert_pool, is_stale_statement};
 pub use migrate::{Migrations, Step};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use checkpoint_core::store::{Distance, IndexConfig, TtlConfig};
 use checkpoint_core::{Error, Result, ResultExt};
-use common_postgres::{BACKEND, ConnectionOptions, Source, connection_setters};
+use common_postgres::{BACKEND, ConnectionOptions, ConnectionSource, connection_setters};
 
 use crate::PostgresStore;
 use crate::schema::Tables;
@@ -190,7 +190,7 @@ impl VectorIndex {
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct PostgresStoreBuilder {
-    source: Source,
+    source: ConnectionSource,
     connection: ConnectionOptions,
     index: Option<IndexConfig>,
     ann: AnnIndex,
@@ -202,7 +202,7 @@ pub struct PostgresStoreBuilder {
 }
 
 impl PostgresStoreBuilder {
-    pub(crate) fn new(source: Source) -> Self {
+    pub(crate) fn new(source: ConnectionSource) -> Self {
         Self {
             source,
             connection: ConnectionOptions::default(),

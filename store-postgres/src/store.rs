@@ -10,7 +10,7 @@ use checkpoint_core::store::{
 };
 use checkpoint_core::{Error, ErrorKind, Result, async_trait};
 use common_postgres::deadpool_postgres::Pool;
-use common_postgres::{BACKEND, Database, PostgresConfig, SYSTEM, Source, column, params};
+use common_postgres::{BACKEND, ConnectionSource, Database, PostgresConfig, SYSTEM, column, params};
 use futures_util::future::try_join;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -215,17 +215,17 @@ impl PostgresStore {
     /// [`PostgresConfig::from_conn_string`] reads it: `postgres://user:password@host:port/database`, or
     /// `host=… dbname=…`. What it leaves out comes from libpq's environment variables (`PGHOST`, `PGSSLMODE`, …).
     pub fn builder(conn_string: impl Into<String>) -> PostgresStoreBuilder {
-        PostgresStoreBuilder::new(Source::ConnString(conn_string.into()))
+        PostgresStoreBuilder::new(ConnectionSource::ConnString(conn_string.into()))
     }
 
     /// Configures a store in the database of a configuration.
     pub fn from_config(config: PostgresConfig) -> PostgresStoreBuilder {
-        PostgresStoreBuilder::new(Source::Config(Box::new(config)))
+        PostgresStoreBuilder::new(ConnectionSource::Config(Box::new(config)))
     }
 
     /// Configures a store on an application's own pool.
     pub fn from_pool(pool: Pool) -> PostgresStoreBuilder {
-        PostgresStoreBuilder::new(Source::Pool(pool))
+        PostgresStoreBuilder::new(ConnectionSource::Pool(pool))
     }
 
     /// Starts a background task that removes expired items at this interval until the returned handle is dropped. A

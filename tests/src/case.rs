@@ -204,13 +204,8 @@ impl<S: Suite> Case<S> {
         self.name.split("::").next().unwrap_or_default()
     }
 
-    /// What it needs.
-    pub fn needs(&self) -> &[S::Need] {
-        &self.needs
-    }
-
     /// Why it cannot run on a target, if so. The handle is one that was opened without options.
-    pub fn ignored(&self, target: &S::Target, handle: &S::Handle) -> Option<String> {
+    pub(crate) fn ignored(&self, target: &S::Target, handle: &S::Handle) -> Option<String> {
         self.needs.iter().find(|need| !S::is_met(**need, target, handle)).map(ToString::to_string)
     }
 
@@ -221,7 +216,7 @@ impl<S: Suite> Case<S> {
     ///
     /// # Cancellation
     /// A dropped run may leave threads or namespaces behind, whose names begin with `conformance-`.
-    pub async fn run(&self, target: Arc<S::Target>, handle: S::Handle) -> Result<(), Failure> {
+    pub(crate) async fn run(&self, target: Arc<S::Target>, handle: S::Handle) -> Result<(), Failure> {
         let ctx = S::begin(target, handle, &self.setting).await?;
         let body = (self.body)(ctx.clone());
         let result = tokio::spawn(body).await.unwrap_or_else(|error| Err(Failure::new(error.to_string())));
@@ -248,12 +243,12 @@ pub struct Ctx {
 
 impl Ctx {
     /// The saver under test.
-    pub fn saver(&self) -> &Saver {
+    pub(crate) fn saver(&self) -> &Saver {
         &self.saver
     }
 
     /// The database under test.
-    pub fn target(&self) -> &Arc<dyn Target> {
+    pub(crate) fn target(&self) -> &Arc<dyn Target> {
         &self.target
     }
 
@@ -263,12 +258,12 @@ impl Ctx {
     }
 
     /// Makes up the id of a thread, which is deleted when the case ends.
-    pub fn thread(&self) -> Str {
+    pub(crate) fn thread(&self) -> Str {
         self.use_thread(&format!("conformance-{}", id::uuid6(-1)))
     }
 
     /// Has a thread with a given id deleted when the case ends.
-    pub fn use_thread(&self, thread_id: &str) -> Str {
+    pub(crate) fn use_thread(&self, thread_id: &str) -> Str {
         let thread_id = Str::from(thread_id);
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread_id.clone());
         thread_id

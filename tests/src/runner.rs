@@ -28,13 +28,6 @@ pub struct Report {
     pub ignored: Vec<(String, String)>,
 }
 
-impl Report {
-    /// Whether no case failed.
-    pub fn is_success(&self) -> bool {
-        self.failed.is_empty()
-    }
-}
-
 /// Sets the database up and runs the cases of savers that a filter chooses, one after the other. `progress` is called after
 /// each.
 ///

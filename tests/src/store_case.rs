@@ -179,12 +179,12 @@ pub struct StoreCtx {
 
 impl StoreCtx {
     /// The store under test, without an index. What is put through it is deleted when the case ends.
-    pub fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 
     /// The database under test.
-    pub fn target(&self) -> &Arc<dyn StoreTarget> {
+    pub(crate) fn target(&self) -> &Arc<dyn StoreTarget> {
         &self.target
     }
 
@@ -205,7 +205,7 @@ impl StoreCtx {
     ///
     /// # Cancellation
     /// As the backend's `setup`.
-    pub async fn open(&self, options: StoreOptions) -> Result<Store> {
+    pub(crate) async fn open(&self, options: StoreOptions) -> Result<Store> {
         let store = self.target.open(options).await?;
         store.setup().await?;
         Ok(note(&self.noted, store))
@@ -218,7 +218,7 @@ impl StoreCtx {
     ///
     /// # Cancellation
     /// As [`StoreTarget::counted`].
-    pub async fn counted(&self, options: StoreOptions) -> Result<Arc<CountedStore>> {
+    pub(crate) async fn counted(&self, options: StoreOptions) -> Result<Arc<CountedStore>> {
         let Counted { handle, proxy, cost } = self.target.counted(options).await?;
         let counted = Arc::new(Counted { handle: note(&self.noted, handle), proxy, cost });
         self.counted.lock().unwrap_or_else(PoisonError::into_inner).push(counted.clone());
@@ -232,7 +232,7 @@ impl StoreCtx {
     ///
     /// # Cancellation
     /// As [`StoreTarget::fresh`].
-    pub async fn fresh(&self) -> Result<Arc<dyn StoreTarget>> {
+    pub(crate) async fn fresh(&self) -> Result<Arc<dyn StoreTarget>> {
         let target = self.target.fresh().await?;
         self.fresh.lock().unwrap_or_else(PoisonError::into_inner).push(target.clone());
         Ok(target)

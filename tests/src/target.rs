@@ -25,7 +25,7 @@ pub struct OpenOptions {
 
 impl OpenOptions {
     /// Opens with a cipher.
-    pub fn with_cipher(cipher: Cipher) -> Self {
+    pub(crate) fn with_cipher(cipher: Cipher) -> Self {
         Self { cipher: Some(cipher), ..Self::default() }
     }
 }

@@ -17,6 +17,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 /// What a call costs once its connection is open and its statements are prepared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Cost {
     /// How often the client waits for the server.
     pub round_trips: usize,
@@ -133,7 +134,7 @@ impl Proxy {
 
     /// Holds the server's answers back until the client has sent nothing for this long. A client that sends several
     /// requests without waiting in between has sent all of them by then, also on a busy machine.
-    pub fn hold_answers(&self, quiet: Duration) {
+    pub(crate) fn hold_answers(&self, quiet: Duration) {
         *lock(&self.shared.quiet) = quiet;
     }
 

@@ -41,6 +41,7 @@ pub enum AssociatedData<'a> {
     },
 }
 
+#[cfg(feature = "encryption")]
 impl AssociatedData<'_> {
     /// Appends an unambiguous encoding: the kind, then each part with a length prefix.
     pub(crate) fn append_to(&self, out: &mut Vec<u8>) {

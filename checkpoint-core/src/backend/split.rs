@@ -30,6 +30,7 @@ pub trait SplitRules {
 
 /// A value that is stored on its own, under its channel and version.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct BlobRow {
     /// The channel.
     pub channel: Str,

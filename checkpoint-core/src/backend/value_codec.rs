@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::AssociatedData;
-use crate::cipher::{Cipher, is_own_gcm};
+use crate::cipher::{Cipher, is_own_gcm, no_cipher};
 use crate::{ChannelValue, Error, ErrorKind, Result, TypedBytes};
 
 /// Converts every value that a backend stores or loads.
@@ -31,7 +31,7 @@ impl ValueCodec {
     ///
     /// # Errors
     /// Those of [`ChannelValue::from_typed`].
-    pub fn normalize<'a>(&self, value: &'a ChannelValue) -> Result<Cow<'a, ChannelValue>> {
+    pub(crate) fn normalize<'a>(&self, value: &'a ChannelValue) -> Result<Cow<'a, ChannelValue>> {
         match value.as_blob() {
             Some(blob) if !self.opaque_values => match ChannelValue::from_typed(blob.clone())? {
                 ChannelValue::Blob(_) => Ok(Cow::Borrowed(value)),
@@ -45,7 +45,7 @@ impl ValueCodec {
     ///
     /// # Errors
     /// Those of [`normalize`](Self::normalize), [`ChannelValue::to_typed`] and [`seal`](Self::seal).
-    pub fn seal_value(&self, value: &ChannelValue, row: &AssociatedData<'_>) -> Result<TypedBytes> {
+    pub(crate) fn seal_value(&self, value: &ChannelValue, row: &AssociatedData<'_>) -> Result<TypedBytes> {
         self.seal(self.normalize(value)?.to_typed()?, row)
     }
 
@@ -79,8 +79,7 @@ impl ValueCodec {
             if self.return_sealed || self.is_foreign(&typed) {
                 return Ok(typed);
             }
-            return Err(Error::crypto("the value is encrypted; give the saver a cipher with its key")
-                .with("tag", &typed.tag));
+            return Err(no_cipher(&typed));
         };
         if !self.return_sealed {
             return cipher.open(typed, row);
@@ -124,7 +123,7 @@ impl ValueCodec {
     ///
     /// # Errors
     /// Those of [`ChannelValue::from_typed`].
-    pub fn to_channel_value(&self, typed: TypedBytes) -> Result<ChannelValue> {
+    pub(crate) fn to_channel_value(&self, typed: TypedBytes) -> Result<ChannelValue> {
         if self.opaque_values { Ok(ChannelValue::Blob(typed)) } else { ChannelValue::from_typed(typed) }
     }
 }
@@ -165,6 +164,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "encryption")]
     #[test]
     fn with_a_cipher_opaque_values_are_sealed_and_opened() {
         let cipher = Some(Cipher::aes_gcm("k", &[1; 32]).unwrap());

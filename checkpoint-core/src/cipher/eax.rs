@@ -25,7 +25,7 @@ impl Key {
     }
 
     pub(super) fn seal(&self, plaintext: &[u8]) -> Result<Bytes> {
-        self.seal_with(super::nonce()?, plaintext)
+        self.seal_with(super::ring::nonce()?, plaintext)
     }
 
     fn seal_with(&self, nonce: [u8; NONCE], plaintext: &[u8]) -> Result<Bytes> {

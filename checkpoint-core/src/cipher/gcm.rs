@@ -5,35 +5,17 @@ use aes_gcm::aead::{AeadInOut, KeyInit};
 use bytes::Bytes;
 use zeroize::Zeroizing;
 
-use super::AssociatedData;
+use super::ring::nonce;
+use super::{GCM_FORMAT as FORMAT, GCM_NONCE as NONCE, GCM_TAG as TAG};
+use crate::backend::AssociatedData;
 use crate::{Error, Result, TypedBytes};
 
 pub(super) const NAME: &str = "aes256gcm";
-
-const FORMAT: u8 = 1;
-const NONCE: usize = 12;
-const TAG: usize = 16;
 
 #[derive(Clone)]
 pub(super) struct Key {
     id: String,
     key: Zeroizing<[u8; 32]>,
-}
-
-/// The key id in a ciphertext, or `None` if it is truncated or has another format.
-pub(super) fn key_id(sealed: &[u8]) -> Option<&[u8]> {
-    match sealed {
-        [FORMAT, len, rest @ ..] => rest.get(..usize::from(*len)),
-        _ => None,
-    }
-}
-
-/// Whether a value was sealed by this crate, and not by another cipher with the same name.
-pub(super) fn is_own(typed: &TypedBytes) -> bool {
-    let has_id = |id: &[u8]| {
-        !id.is_empty() && str::from_utf8(id).is_ok() && typed.data.len() >= 2 + id.len() + NONCE + TAG
-    };
-    typed.tag.ends_with(super::BOUND_SUFFIX) && key_id(&typed.data).is_some_and(has_id)
 }
 
 impl Key {
@@ -52,7 +34,7 @@ impl Key {
     }
 
     pub(super) fn seal(&self, typed: &TypedBytes, row: &AssociatedData<'_>) -> Result<Bytes> {
-        let nonce: [u8; NONCE] = super::nonce()?;
+        let nonce: [u8; NONCE] = nonce()?;
         let mut out = Vec::with_capacity(2 + self.id.len() + NONCE + typed.data.len() + TAG);
         out.push(FORMAT);
         out.push(u8::try_from(self.id.len()).unwrap_or_default());

@@ -23,23 +23,30 @@
 //! # Ok::<(), checkpoint_core::Error>(())
 //! ```
 
+#[cfg(feature = "python-views")]
 mod control;
 mod message;
 mod object;
+#[cfg(feature = "python-views")]
 mod projection;
 mod record;
+#[cfg(feature = "python-views")]
 mod scalar;
+#[cfg(feature = "python-views")]
 mod time;
 
-pub use {chrono, uuid};
+#[cfg(feature = "python-views")]
+mod views {
+    pub use super::control::{Command, DeltaSnapshot, Interrupt, Send};
+    pub use super::message::{InvalidToolCall, Message, ToolCall, UsageMetadata};
+    pub use super::projection::to_json;
+    pub use super::scalar::{Decimal, FrozenSet, Path, Set, Uuid};
+    pub use super::time::{Date, DateTime, Time, TimeDelta};
+    pub use {chrono, uuid};
+}
 
-pub use control::{Command, DeltaSnapshot, Interrupt, Send};
-pub use message::{
-    AiMessage, HumanMessage, InvalidToolCall, Message, RemoveMessage, SystemMessage, ToolCall, ToolMessage,
-    UsageMetadata,
-};
+pub use message::{AiMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage};
 pub use object::Object;
-pub use projection::to_json;
 pub use record::Fields;
-pub use scalar::{Decimal, FrozenSet, Path, Set, Uuid};
-pub use time::{Date, DateTime, Time, TimeDelta};
+#[cfg(feature = "python-views")]
+pub use views::*;

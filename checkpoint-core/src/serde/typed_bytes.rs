@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::decode::{Reader, Token};
 use super::{Encoder, Value, json, to_msgpack_within};
+use crate::cipher::no_cipher;
 use crate::{ChannelValue, Error, Result, Str};
 
 /// A type tag: `msgpack`, `bytes`, `null` and so on, or one of them with `+` and a cipher's name.
@@ -68,10 +69,7 @@ impl TypedBytes {
                     "the value was written with pickle, which would run code when read; rewrite it from Python without pickle_fallback",
                 ));
             }
-            tag if self.is_sealed() => {
-                return Err(Error::crypto("the value is encrypted; give the saver a cipher with its key")
-                    .with("tag", tag));
-            }
+            _ if self.is_sealed() => return Err(no_cipher(self)),
             tag => return Err(Error::codec("the value has an unknown type tag").with("tag", tag)),
         }
         Ok(encoder.into_bytes().into())

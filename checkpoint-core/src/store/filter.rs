@@ -77,7 +77,7 @@ pub enum Condition {
 
 impl Condition {
     /// Whether a value meets the condition.
-    pub fn matches(&self, value: &Value) -> bool {
+    pub(crate) fn matches(&self, value: &Value) -> bool {
         match self {
             Self::Compare(comparison, wanted) => comparison.holds(value, wanted),
             Self::Entries(entries) => match value {
@@ -251,7 +251,7 @@ impl ItemFilter {
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) that says what is wrong.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.0.iter().try_for_each(|(key, condition)| {
             check_text(key)?;
             condition.check(1)

@@ -142,7 +142,7 @@ fn check_path(path: &str) -> Result<()> {
 /// A text of an item to embed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Text {
+pub struct IndexedText {
     /// The name of its vector: the path, with the suffix `.0`, `.1` and so on if the path matches several texts.
     pub field_name: String,
     /// The text.
@@ -230,7 +230,7 @@ impl IndexConfig {
     ///
     /// # Errors
     /// [`Codec`](crate::ErrorKind::Codec) for invalid JSON.
-    pub fn texts(&self, value: &JsonObject, index: &ItemIndex) -> Result<Vec<Text>> {
+    pub fn texts(&self, value: &JsonObject, index: &ItemIndex) -> Result<Vec<IndexedText>> {
         let paths = match index {
             ItemIndex::Default => &self.fields,
             ItemIndex::Off => return Ok(Vec::new()),
@@ -245,7 +245,7 @@ impl IndexConfig {
                 texts.insert(if several { format!("{path}.{at}") } else { path.to_string() }, text);
             }
         }
-        Ok(texts.into_iter().map(|(field_name, text)| Text { field_name, text }).collect())
+        Ok(texts.into_iter().map(|(field_name, text)| IndexedText { field_name, text }).collect())
     }
 
     /// Embeds the texts of puts and returns, for each put, its vectors by name. Duplicate texts are embedded once.
@@ -280,7 +280,7 @@ impl IndexConfig {
             return Err(wrong_count().with("texts", distinct.len()).with("vectors", vectors.len()));
         }
         let vectors = vectors.into_iter().map(|vector| self.checked(vector)).collect::<Result<Vec<_>>>()?;
-        let vector = |text: &Text| {
+        let vector = |text: &IndexedText| {
             let vector =
                 positions.get(&*text.text).and_then(|at| vectors.get(*at)).ok_or_else(wrong_count)?;
             Ok((text.field_name.clone(), Arc::clone(vector)))

@@ -46,7 +46,7 @@ use crate::{Error, Result};
 pub use batched::BatchedStore;
 pub use ext::{Delete, Get, ListNamespaces, Put, Search, StoreExt};
 pub use filter::{Comparison, Condition, ItemFilter};
-pub use index::{Distance, Embeddings, IndexConfig, ItemIndex, Text};
+pub use index::{Distance, Embeddings, IndexConfig, IndexedText, ItemIndex};
 pub use item::{Item, JsonObject, SearchItem};
 pub use namespace::{MatchCondition, Namespace};
 pub use ngram::NgramEmbeddings;

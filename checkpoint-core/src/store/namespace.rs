@@ -56,7 +56,7 @@ impl Namespace {
 
     /// Truncates the namespace to this many labels.
     #[must_use]
-    pub fn truncated(&self, max_depth: usize) -> Self {
+    pub(crate) fn truncated(&self, max_depth: usize) -> Self {
         Self(self.0.iter().take(max_depth).cloned().collect())
     }
 

@@ -50,14 +50,14 @@ pub struct SearchOp {
 
 impl SearchOp {
     /// The default maximum number of items.
-    pub const LIMIT: usize = 10;
+    pub const DEFAULT_LIMIT: usize = 10;
 
     /// Creates a search for the first ten items.
     pub fn new(namespace_prefix: impl Into<Namespace>) -> Self {
         Self {
             namespace_prefix: namespace_prefix.into(),
             filter: ItemFilter::new(),
-            limit: Self::LIMIT,
+            limit: Self::DEFAULT_LIMIT,
             offset: 0,
             query: None,
             refresh_ttl: None,
@@ -115,11 +115,11 @@ pub struct ListNamespacesOp {
 
 impl ListNamespacesOp {
     /// The default maximum number of namespaces.
-    pub const LIMIT: usize = 100;
+    pub const DEFAULT_LIMIT: usize = 100;
 
     /// Lists the first hundred.
     pub fn new() -> Self {
-        Self { match_conditions: Vec::new(), max_depth: None, limit: Self::LIMIT, offset: 0 }
+        Self { match_conditions: Vec::new(), max_depth: None, limit: Self::DEFAULT_LIMIT, offset: 0 }
     }
 }
 
@@ -150,7 +150,7 @@ impl Op {
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) that says what is wrong.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match self {
             Self::Get(get) => get.namespace.check(),
             Self::Search(search) => {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::PathBuf;
 
-use checkpoint_core::cipher::{AssociatedData, Cipher};
+use checkpoint_core::backend::AssociatedData;
 use checkpoint_core::python::{self, Object};
 use checkpoint_core::serde::{from_msgpack, to_msgpack};
-use checkpoint_core::{ChannelValue, ErrorKind, TypedBytes, Value};
+use checkpoint_core::{ChannelValue, Cipher, ErrorKind, TypedBytes, Value};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;

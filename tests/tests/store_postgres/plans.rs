@@ -218,7 +218,7 @@ async fn a_small_namespace_is_read_alone(server: &Server) {
             for _ in 0..SEARCHES {
                 let found = store.batch(vec![search.op()]).await.unwrap();
                 assert!(
-                    matches!(found.as_slice(), [OpResult::Items(items)] if items.len() == SearchOp::LIMIT)
+                    matches!(found.as_slice(), [OpResult::Items(items)] if items.len() == SearchOp::DEFAULT_LIMIT)
                 );
             }
             // A session tells what it did when it ends.

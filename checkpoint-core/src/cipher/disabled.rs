@@ -1,0 +1,49 @@
+//! The cipher of a build without the feature `encryption`.
+
+use crate::backend::AssociatedData;
+use crate::{Result, TypedBytes};
+
+/// Seals and opens stored values, in builds with the cargo feature `encryption`. This build has none: there is no
+/// constructor.
+#[derive(Debug, Clone)]
+pub enum Cipher {}
+
+impl Cipher {
+    /// Never called: there is no cipher.
+    ///
+    /// # Errors
+    /// None.
+    pub fn seal(&self, _: &TypedBytes, _: &AssociatedData<'_>) -> Result<TypedBytes> {
+        match *self {}
+    }
+
+    /// Never called: there is no cipher.
+    ///
+    /// # Errors
+    /// None.
+    pub fn open(&self, _: TypedBytes, _: &AssociatedData<'_>) -> Result<TypedBytes> {
+        match *self {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+    use crate::backend::ValueCodec;
+
+    #[test]
+    fn encrypted_rows_are_refused_with_the_name_of_the_feature() {
+        let row = AssociatedData::Checkpoint { thread_id: "t", checkpoint_ns: "", checkpoint_id: "c" };
+        for tag in ["msgpack+aes", "msgpack+aes256gcm"] {
+            let sealed = TypedBytes::new(tag, &b"ciphertext"[..]);
+            for error in [
+                ValueCodec::default().open(sealed.clone(), &row).unwrap_err(),
+                sealed.decode::<String>().unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::Crypto);
+                assert!(error.to_string().contains("feature `encryption`"), "{error}");
+            }
+        }
+    }
+}
