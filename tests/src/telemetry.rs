@@ -58,6 +58,9 @@ impl Recording {
     }
 
     /// Runs a call and records it.
+    ///
+    /// # Cancellation
+    /// Drops the call.
     pub async fn of<F: Future>(&self, call: F) -> F::Output {
         let mut call = pin!(call.with_subscriber(self.dispatch.clone()));
         poll_fn(|context| with_local_recorder(&self.metrics, || call.as_mut().poll(context))).await
