@@ -70,7 +70,7 @@ impl<'a> SplitCheckpoint<'a> {
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a channel without a version, and what the rules refuse;
     /// [`Conflict`](crate::ErrorKind::Conflict) for a channel that is both unchanged and new; else as
-    /// [`ValueCodec::seal_value`].
+    /// [`ChannelValue::from_typed`], [`ChannelValue::to_typed`] and [`ValueCodec::seal`].
     pub fn new(
         codec: &ValueCodec,
         rules: &impl SplitRules,

@@ -42,7 +42,8 @@ impl PreparedWrites {
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) when the config names no checkpoint, the id is no UUID, or
-    /// there are more than 2^31 writes, and as [`ValueCodec::seal_value`].
+    /// there are more than 2^31 writes; else as [`ChannelValue::from_typed`], [`ChannelValue::to_typed`] and
+    /// [`ValueCodec::seal`].
     pub fn new(
         codec: &ValueCodec,
         config: &CheckpointConfig,

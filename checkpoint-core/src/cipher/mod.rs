@@ -3,7 +3,7 @@
 //! | tag | algorithm | bytes |
 //! |---|---|---|
 //! | `…+aes` | AES-EAX with 128, 192 or 256 bits, no associated data: what Python's `EncryptedSerializer` writes and reads | nonce 16 ‖ tag 16 ‖ ciphertext |
-//! | `…+aes256gcm` | AES-256-GCM; the header, the plain type tag and the [`AssociatedData`] of the row are associated data. Python cannot read it | 1 ‖ length of key id ‖ key id ‖ nonce 12 ‖ ciphertext ‖ tag 16 |
+//! | `…+aes256gcm` | AES-256-GCM; the header, the plain type tag and the [`AssociatedData`](crate::backend::AssociatedData) of the row are associated data. Python cannot read it | 1 ‖ length of key id ‖ key id ‖ nonce 12 ‖ ciphertext ‖ tag 16 |
 //!
 //! A GCM row that is moved to another thread, channel or task cannot be opened there. Nonces are random: one GCM key
 //! should seal at most 2^32 values (NIST SP 800-38D), then it should be rotated.

@@ -13,8 +13,9 @@ use crate::{ChannelValue, ChannelValues, Checkpoint, Error, Result, Str};
 ///
 /// # Errors
 /// [`Codec`](crate::ErrorKind::Codec) when a channel's bytes are not one complete value, and for `pickle`;
-/// [`Crypto`](crate::ErrorKind::Crypto) when they are ciphertext. The error names the channel. Those of
-/// [`Checkpoint::require_channels`] for a checkpoint that is already one value.
+/// [`Crypto`](crate::ErrorKind::Crypto) when they are ciphertext. The error names the channel.
+/// [`Crypto`](crate::ErrorKind::Crypto) for a checkpoint that could not be decrypted, and
+/// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for one that is a value of another serializer.
 pub fn encode_checkpoint(checkpoint: &Checkpoint) -> Result<Vec<u8>> {
     checkpoint.require_channels()?;
     let extra = checkpoint.extra.iter().filter(|(key, _)| !is_own_field(checkpoint, key));

@@ -150,7 +150,7 @@ impl Op {
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) that says what is wrong.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         match self {
             Self::Get(get) => get.namespace.check(),
             Self::Search(search) => {
