@@ -1,4 +1,4 @@
-//! The names of the metrics, which go through the [`metrics`] facade: install any recorder to see them.
+//! The names of the metrics, which are emitted through the [`metrics`] facade: install any recorder to see them.
 //!
 //! Spans and metrics follow OpenTelemetry's semantic conventions for database clients.
 //!
@@ -21,24 +21,24 @@ use crate::ErrorKind;
 
 /// How long a call took, retries included.
 pub const OPERATION_DURATION: &str = "db.client.operation.duration";
-/// How many calls have ended.
+/// The number of finished calls.
 pub const CALLS: &str = "checkpoint.calls";
-/// How many of them have failed.
+/// The number of failed calls.
 pub const ERRORS: &str = "checkpoint.errors";
-/// How many attempts were made again after a transient error.
+/// The number of retries after transient errors.
 pub const RETRIES: &str = "checkpoint.retries";
 /// How long a call waited for a connection of the pool.
 pub const POOL_WAIT: &str = "db.client.connection.wait_time";
-/// How many bytes of values, documents and metadata were sent to the database.
+/// The bytes of values, documents and metadata that were sent to the database.
 pub const BYTES_WRITTEN: &str = "checkpoint.bytes.written";
-/// How many bytes of them were read from it.
+/// The bytes of values, documents and metadata that were read from the database.
 pub const BYTES_READ: &str = "checkpoint.bytes.read";
 
 const SYSTEM: &str = "db.system.name";
 const OPERATION: &str = "db.operation.name";
 const ERROR: &str = "error.type";
 
-/// Counts a call that has ended.
+/// Counts a finished call.
 pub(super) fn call(
     system: &'static str,
     operation: &'static str,
@@ -56,7 +56,7 @@ pub(super) fn call(
     }
 }
 
-/// Counts an attempt that is made again.
+/// Counts a retry.
 pub fn retry(system: &'static str, error: ErrorKind) {
     counter!(RETRIES, SYSTEM => system, ERROR => error.as_str()).increment(1);
 }
