@@ -1,4 +1,4 @@
-//! Checkpoints, their channel values, pending writes, and what a read returns.
+//! Checkpoints, their channel values, pending writes, and the tuple that a read returns.
 
 use indexmap::IndexMap;
 
@@ -6,20 +6,20 @@ use crate::serde::TypedBytes;
 use crate::version::{ChannelVersion, ChannelVersions};
 use crate::{CheckpointConfig, CheckpointMetadata, Error, ErrorKind, Result, Str};
 
-/// The value of a channel as savers move it: a scalar, or bytes that no saver looks into.
+/// The value of a channel as savers handle it: a scalar, or bytes that no saver decodes.
 ///
-/// The scalars are what Python keeps inline on Postgres. Make one from any [`serde::Serialize`] value with
-/// [`ChannelValue::encode`], read it with [`ChannelValue::decode`].
+/// The scalars are those that Python stores inline on Postgres. [`ChannelValue::encode`] makes one from any
+/// [`serde::Serialize`] value, [`ChannelValue::decode`] reads it.
 ///
-/// One value has one form: a blob never holds what a scalar variant could, so values compare equal whichever
-/// backend they were read from.
+/// The form is canonical: a blob never holds a value that a scalar variant could, so values compare equal regardless
+/// of the backend they were read from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ChannelValue {
     /// Python's `None`.
     Null,
     /// A boolean.
     Bool(bool),
-    /// An integer of up to 64 bits with sign. Larger ones are blobs.
+    /// A signed integer of up to 64 bits. Larger ones are blobs.
     Int(i64),
     /// A double.
     Float(f64),
@@ -44,26 +44,25 @@ pub type ChannelValues = IndexMap<Str, ChannelValue>;
 
 /// The state of a thread at one step.
 ///
-/// The fields are LangGraph's. What this struct has no field for is kept in [`extra`](Self::extra) and written
-/// back.
+/// The fields are LangGraph's. Unknown fields are kept in [`extra`](Self::extra) and written back.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Checkpoint {
-    /// The format's version: 4 in what LangGraph writes today.
+    /// The format's version; LangGraph writes 4 today.
     pub v: i64,
     /// The id, a UUID version 6; see [`crate::id::uuid6`].
     pub id: Str,
     /// When it was made: ISO 8601, UTC.
     pub ts: Str,
-    /// The values of the channels that have one.
+    /// The channel values. Channels without a value are absent.
     pub channel_values: ChannelValues,
     /// The version of each channel that was ever written.
     pub channel_versions: ChannelVersions,
     /// For each node, the versions of the channels that it has seen.
     pub versions_seen: IndexMap<Str, ChannelVersions>,
-    /// The channels that the last step changed, sorted; `None` where that is not recorded (forks, updates).
+    /// The channels that the last step changed, sorted; `None` if not recorded (forks, updates).
     pub updated_channels: Option<Vec<Str>>,
-    /// Further fields, kept as they are.
+    /// Unknown fields, kept unchanged.
     pub extra: ChannelValues,
     /// The whole checkpoint as one value; see [`crate::opaque`].
     pub(crate) opaque: Option<TypedBytes>,
@@ -73,17 +72,17 @@ impl Checkpoint {
     /// The format's version that LangGraph writes today.
     const CURRENT_V: i64 = 4;
 
-    /// Makes an empty checkpoint with an id for this step and the present time.
+    /// Makes an empty checkpoint with an id for this step and the current time.
     pub fn new(step: i64) -> Self {
         Self::with_id(crate::id::uuid6(step))
     }
 
-    /// Makes an empty checkpoint with a given id and the present time.
+    /// Makes an empty checkpoint with a given id and the current time.
     pub fn with_id(id: impl Into<Str>) -> Self {
         Self { v: Self::CURRENT_V, id: id.into(), ts: crate::id::now(), ..Self::undecoded() }
     }
 
-    /// Makes what a decoder fills in: nothing is known yet, and the format's version is 1 unless the bytes name another.
+    /// Makes an empty checkpoint for a decoder to fill in. The format's version is 1 unless the bytes name another.
     pub fn undecoded() -> Self {
         Self {
             v: 1,
@@ -98,7 +97,7 @@ impl Checkpoint {
         }
     }
 
-    /// Whether this stands for a checkpoint that is encrypted and could not be decrypted.
+    /// Whether this represents an encrypted checkpoint that could not be decrypted.
     pub fn is_sealed(&self) -> bool {
         self.opaque.as_ref().is_some_and(TypedBytes::is_sealed)
     }
@@ -115,26 +114,26 @@ impl Checkpoint {
     pub(crate) fn gone(channel: &str) -> Error {
         Error::new(
             ErrorKind::Conflict,
-            "the parent does not have the value of an unchanged channel (any more); give all values",
+            "the parent does not have the value of an unchanged channel; retry with all values",
         )
         .with("channel", channel)
     }
 
-    /// Refuses a checkpoint whose channels are not known.
+    /// Rejects a checkpoint whose channels are unknown.
     ///
     /// # Errors
     /// [`Crypto`](ErrorKind::Crypto) for one that could not be decrypted,
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for one that is a value of another serializer.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for one that is a single value of another serializer.
     pub(crate) fn require_channels(&self) -> Result<()> {
         match &self.opaque {
             None => Ok(()),
             Some(value) if value.is_sealed() => Err(Error::crypto(
-                "the checkpoint could not be decrypted, so it cannot be stored and nothing can follow it; \
+                "the checkpoint could not be decrypted, so it can neither be stored nor be a parent; \
                  give the saver a cipher with its key",
             )),
             Some(_) => Err(Error::invalid_argument(
-                "the checkpoint is one value of another serializer; only a saver that keeps whole checkpoints, \
-                 and has opaque_values, stores it",
+                "the checkpoint is a single value of another serializer; only a saver that stores whole checkpoints, \
+                with opaque_values, accepts it",
             )),
         }
     }
@@ -162,11 +161,11 @@ pub struct PendingWrite {
     pub task_id: Str,
     /// The channel it writes to.
     pub channel: Str,
-    /// What it writes.
+    /// The value.
     pub value: ChannelValue,
-    /// The task's place in the graph, by which writes are ordered; empty where it was not recorded.
+    /// The task's path in the graph, by which writes are ordered; empty if not recorded.
     pub task_path: Str,
-    /// The write's place in the task: its position in the call, or a fixed negative for special channels.
+    /// The write's index in the task: its position in the call, or a fixed negative number for special channels.
     pub idx: i32,
 }
 
@@ -182,7 +181,7 @@ impl PendingWrite {
         }
     }
 
-    /// Adds where the write stands: the task's path and its index in the task.
+    /// Sets the task's path and the write's index in the task.
     #[must_use]
     pub fn with_position(mut self, task_path: impl Into<Str>, idx: i32) -> Self {
         self.task_path = task_path.into();
@@ -190,13 +189,13 @@ impl PendingWrite {
         self
     }
 
-    /// The order in which pending writes come back: task path, task, index.
+    /// The sort key of pending writes: task path, task, index.
     pub fn sort_key(&self) -> (&str, &str, i32) {
         (&self.task_path, &self.task_id, self.idx)
     }
 }
 
-/// Channels with a fixed index among a task's writes, which later calls replace.
+/// Channels with a fixed index among a task's writes, so that later calls replace earlier ones.
 pub mod special {
     /// The error that ended a task.
     pub const ERROR: &str = "__error__";
@@ -204,7 +203,7 @@ pub mod special {
     pub const SCHEDULED: &str = "__scheduled__";
     /// The interrupts that a task raised.
     pub const INTERRUPT: &str = "__interrupt__";
-    /// The answers to interrupts.
+    /// The values that resume interrupts.
     pub const RESUME: &str = "__resume__";
 
     /// The fixed index of a special channel (`WRITES_IDX_MAP`), or `None` for any other.
@@ -219,7 +218,7 @@ pub mod special {
     }
 }
 
-/// What a read returns: a checkpoint with where it stands, its metadata, and the writes that wait on it.
+/// A checkpoint as it is read: with its config, metadata, parent and pending writes.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct CheckpointTuple {
@@ -233,13 +232,13 @@ pub struct CheckpointTuple {
     pub parent_config: Option<CheckpointConfig>,
     /// Writes of tasks that ran on this checkpoint, ordered by task path, task and index.
     pub pending_writes: Vec<PendingWrite>,
-    /// The sends that checkpoints before version 4 of the format left on their parent, where the saver was told not to
-    /// look into values; a list of them is the value of the channel `__pregel_tasks`. Other savers make that value.
+    /// The sends that checkpoints before version 4 of the format left on their parent. Only set by savers with
+    /// `opaque_values`; the list is the value of the channel `__pregel_tasks`. Other savers set that channel themselves.
     pub pending_sends: Vec<TypedBytes>,
 }
 
 impl CheckpointTuple {
-    /// Puts together what was read for one row; an empty parent id means none.
+    /// Assembles one row as it was read; an empty parent id means no parent.
     pub fn new(
         config: CheckpointConfig,
         checkpoint: Checkpoint,

@@ -1,4 +1,4 @@
-//! Where a call points to: thread, namespace, checkpoint; and what a listing asks for.
+//! The config of a call (thread, namespace, checkpoint) and the queries of listings.
 
 use crate::filter::Filter;
 use crate::serde::Value;
@@ -7,10 +7,10 @@ use crate::{CheckpointMetadata, Error, Result};
 /// A string that is cheap to clone: ids, channel names, namespaces.
 pub type Str = std::sync::Arc<str>;
 
-/// Names one checkpoint, or the newest one of a thread and namespace when no id is given.
+/// Names one checkpoint, or the newest of a thread and namespace if it has no checkpoint id.
 ///
-/// This is the `configurable` part of LangGraph's `RunnableConfig`. The root namespace is `""`; subgraphs have
-/// `node:task_id`, nested ones joined by `|`.
+/// This is the `configurable` part of LangGraph's `RunnableConfig`. The root namespace is `""`; the namespace of a
+/// subgraph is `node:task_id`, nested ones joined by `|`.
 ///
 /// ```
 /// use checkpoint_core::CheckpointConfig;
@@ -54,7 +54,7 @@ impl CheckpointConfig {
         self
     }
 
-    /// Forgets the checkpoint id: points to the newest.
+    /// Removes the checkpoint id, so that the config names the newest checkpoint.
     #[must_use]
     pub fn latest(mut self) -> Self {
         self.checkpoint_id = None;
@@ -82,7 +82,7 @@ impl CheckpointConfig {
         self.without_metadata().with_checkpoint_id(checkpoint_id)
     }
 
-    /// Names the same thread, namespace and checkpoint, without metadata: cheap to clone.
+    /// Names the same thread, namespace and checkpoint, without metadata. The result is cheap to clone.
     #[must_use]
     pub fn without_metadata(&self) -> Self {
         Self {
@@ -109,7 +109,7 @@ impl CheckpointConfig {
         self.checkpoint_id.as_deref()
     }
 
-    /// Thread and namespace, shared instead of copied.
+    /// Thread and namespace, as shared strings.
     pub(crate) fn shared_key(&self) -> (Str, Str) {
         (self.thread_id.clone(), self.checkpoint_ns.clone())
     }
@@ -124,7 +124,7 @@ impl CheckpointConfig {
         &self.configurable
     }
 
-    /// The checkpoint id of a call that cannot do without one.
+    /// The checkpoint id, for calls that require one.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when there is none.
@@ -136,7 +136,7 @@ impl CheckpointConfig {
     }
 }
 
-/// What `list` shall return: every set field narrows the listing, all of them together.
+/// Selects the checkpoints that `list` returns. All fields that are set must match.
 ///
 /// ```
 /// use checkpoint_core::{Filter, ListQuery};
@@ -156,7 +156,7 @@ pub struct ListQuery {
     pub filter: Filter,
     /// Only checkpoints with an id strictly below this one.
     pub before: Option<Str>,
-    /// At most this many; 0 yields nothing.
+    /// The maximum number of results; 0 yields nothing.
     pub limit: Option<usize>,
 }
 
@@ -171,7 +171,7 @@ impl ListQuery {
         Self { thread_id: Some(thread_id.into()), ..Self::default() }
     }
 
-    /// Lists what the config names: its thread, its namespace, and its checkpoint if it has one.
+    /// Lists the config's thread and namespace, and only its checkpoint if it names one.
     pub fn from_config(config: &CheckpointConfig) -> Self {
         Self {
             thread_id: Some(config.thread_id.clone()),
@@ -209,7 +209,7 @@ impl ListQuery {
         self
     }
 
-    /// Ends the listing after so many.
+    /// Limits the number of results.
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = Some(limit);
@@ -217,13 +217,13 @@ impl ListQuery {
     }
 }
 
-/// What `list_threads` shall return.
+/// Selects the threads that `list_threads` returns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ThreadQuery {
     /// Only threads whose id sorts strictly after this one, in the order of `list_threads`.
     pub after: Option<Str>,
-    /// At most this many; 0 yields nothing.
+    /// The maximum number of results; 0 yields nothing.
     pub limit: Option<usize>,
 }
 
@@ -233,14 +233,14 @@ impl ThreadQuery {
         Self::default()
     }
 
-    /// Goes on after this thread id.
+    /// Continues after this thread id.
     #[must_use]
     pub fn after(mut self, thread_id: impl Into<Str>) -> Self {
         self.after = Some(thread_id.into());
         self
     }
 
-    /// Ends the listing after so many.
+    /// Limits the number of results.
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = Some(limit);
@@ -248,7 +248,7 @@ impl ThreadQuery {
     }
 }
 
-/// One thread, as `list_threads` shows it.
+/// One thread, as `list_threads` returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ThreadInfo {
@@ -265,12 +265,12 @@ impl ThreadInfo {
     }
 }
 
-/// What `prune` leaves of a thread.
+/// What `prune` keeps of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PruneStrategy {
-    /// The newest checkpoint of every namespace with its pending writes, and every ancestor that one of its delta
-    /// channels still needs. The oldest survivor of a chain has no parent any more.
+    /// The newest checkpoint of every namespace with its pending writes, and every ancestor that its delta channels
+    /// still need. The oldest checkpoint that is kept loses its parent id.
     KeepLatest,
     /// Nothing.
     Delete,
@@ -282,7 +282,7 @@ mod tests {
     use crate::ErrorKind;
 
     #[test]
-    fn names_what_is_missing() {
+    fn errors_name_the_missing_key() {
         let error = CheckpointConfig::new("t").require_checkpoint_id().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     }

@@ -1,4 +1,4 @@
-//! Delta channels: channels whose checkpoints hold what was written, and only now and then the whole value.
+//! Delta channels: most checkpoints hold only what was written to the channel, and some hold a snapshot of the value.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -13,22 +13,22 @@ use crate::{
 /// The extension code of a delta snapshot.
 const SNAPSHOT_CODE: i8 = 7;
 
-/// What a delta channel's value is made of at some checkpoint.
+/// What a delta channel's value at a checkpoint is rebuilt from.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct DeltaChannelHistory {
     /// The value at the nearest ancestor that has one (a delta snapshot, or a plain value from before the channel
-    /// became a delta channel); `None` when the walk reached the root.
+    /// became a delta channel); `None` if no ancestor has one.
     pub seed: Option<ChannelValue>,
-    /// The writes since, oldest first: by checkpoint, then task path, task and index. The writes on the seed's own
-    /// checkpoint are among them, those on the target are not.
+    /// The writes since, oldest first: by checkpoint, then task path, task and index. Writes on the seed's checkpoint
+    /// are included, writes on the target are not.
     pub writes: Vec<PendingWrite>,
 }
 
-/// Gathers delta histories while a backend walks from the parent of a target to the root.
+/// Collects delta histories while a backend walks from the parent of a target to the root.
 ///
-/// A backend asks for [`next`](Self::next), gives what it finds to [`visit`](Self::visit), and ends with
-/// [`finish`](Self::finish) when there is no next ancestor or it is not stored.
+/// A backend calls [`next`](Self::next), passes the ancestor to [`visit`](Self::visit), and ends with
+/// [`finish`](Self::finish) if there is no next ancestor or it is not stored.
 #[derive(Debug)]
 pub struct HistoryWalk {
     unseeded: Vec<Str>,
@@ -45,12 +45,12 @@ impl HistoryWalk {
         Self { unseeded: found.keys().cloned().collect(), found, next: None, seen: HashSet::new() }
     }
 
-    /// The channels that lack a seed so far, sorted. If there are none, no ancestor need be read.
+    /// The channels that still lack a seed, sorted. If there are none, no ancestor needs to be read.
     pub fn unseeded(&self) -> Vec<&str> {
         self.unseeded.iter().map(|channel| &**channel).collect()
     }
 
-    /// Goes to an ancestor: at the beginning to the parent of the target. An empty id means that there is none.
+    /// Sets the next ancestor, at first the parent of the target. An empty id means that there is none.
     pub fn go_to(&mut self, parent_checkpoint_id: Option<Str>) {
         self.next = parent_checkpoint_id.filter(|id| !id.is_empty());
     }
@@ -60,8 +60,8 @@ impl HistoryWalk {
         self.next.as_ref().filter(|id| !self.unseeded.is_empty() && !self.seen.contains(*id))
     }
 
-    /// Takes in the ancestor at [`next`](Self::next): its parent, its writes (in their order), and the value of each
-    /// channel without a seed, if it has one there.
+    /// Adds the ancestor at [`next`](Self::next): its parent, its writes in order, and its values of the channels that
+    /// still lack a seed.
     pub fn visit(
         &mut self,
         parent_checkpoint_id: Option<Str>,
@@ -87,7 +87,7 @@ impl HistoryWalk {
     }
 }
 
-/// Walks by [`get_tuple`](BaseCheckpointSaver::get_tuple), one call per ancestor: for a backend without a faster way.
+/// Walks with one [`get_tuple`](BaseCheckpointSaver::get_tuple) per ancestor: for backends without a faster way.
 ///
 /// # Errors
 /// As [`BaseCheckpointSaver::get_tuple`].
@@ -114,7 +114,7 @@ pub async fn walk(
     Ok(walk.finish())
 }
 
-/// What a checkpoint says about its channels, without their values.
+/// Which channels a checkpoint has, without their values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChannelSummary {
@@ -125,7 +125,7 @@ pub struct ChannelSummary {
 }
 
 impl ChannelSummary {
-    /// Names the channels that have a version, and those that have a value, each with whether that is a delta snapshot.
+    /// Takes the channels that have a version, and those that have a value, each with whether it is a delta snapshot.
     pub fn new(
         versioned: impl IntoIterator<Item = Str>,
         values: impl IntoIterator<Item = (Str, bool)>,
@@ -133,7 +133,7 @@ impl ChannelSummary {
         Self { versioned: versioned.into_iter().collect(), values: values.into_iter().collect() }
     }
 
-    /// Describes a checkpoint; its values are not decoded.
+    /// Summarizes a checkpoint without decoding its values.
     pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
         let values = checkpoint.channel_values.iter();
         Self::new(
@@ -143,16 +143,16 @@ impl ChannelSummary {
     }
 }
 
-/// Looks into checkpoints that are stored as one value. A saver that keeps the values of another serializer is given
-/// one for the calls that cannot do without: `prune`, and the history of delta channels.
+/// Decodes checkpoints that are stored as one value. A saver with `opaque_values` needs one for the calls that inspect
+/// checkpoints: `prune` and `get_delta_channel_history`.
 pub trait CheckpointReader: Debug + Send + Sync + 'static {
-    /// Tells which channels a checkpoint has.
+    /// Returns which channels a checkpoint has.
     ///
     /// # Errors
-    /// Says why the checkpoint cannot be read; the call ends with it.
+    /// When the checkpoint cannot be decoded; the saver's call fails with the same error.
     fn summarize(&self, checkpoint: &TypedBytes) -> Result<ChannelSummary>;
 
-    /// Reads the values of some channels, in their order: `None` for one that has none.
+    /// Reads the values of these channels, in the same order: `None` for a channel without a value.
     ///
     /// # Errors
     /// As [`summarize`](Self::summarize).
@@ -174,15 +174,15 @@ impl CheckpointReader for MessagePackReader {
     }
 }
 
-/// A checkpoint as [`NeededAncestors`] looks at it: which channels it has versions and values of.
+/// The part of a checkpoint that [`NeededAncestors`] uses: which channels have versions and values.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CheckpointSummary {
-    /// Its channels.
+    /// The checkpoint's channels.
     pub channels: ChannelSummary,
     /// The checkpoint's metadata.
     pub metadata: CheckpointMetadata,
-    /// Its parent's id.
+    /// The parent's id.
     pub parent_checkpoint_id: Option<Str>,
 }
 
@@ -197,17 +197,17 @@ impl CheckpointSummary {
     }
 }
 
-/// Finds the ancestors that a checkpoint's delta channels need, from its parent on, for `prune` to keep.
+/// Finds the ancestors that a checkpoint's delta channels need, starting at its parent, for `prune` to keep.
 ///
-/// A channel needs ancestors up to and with the nearest that has a value for it, when it has a version but no value
-/// here, and is a delta channel: the metadata counts updates since its last snapshot, or an ancestor holds a
-/// snapshot of it. (Other channels without a value, such as consumed triggers, need nothing.)
+/// A delta channel that has a version but no value here needs its ancestors up to and including the nearest one with a
+/// value. A channel is a delta channel if the metadata counts updates since its last snapshot, or if an ancestor holds
+/// a snapshot of it. Other channels without a value, such as consumed triggers, need nothing.
 ///
-/// A backend asks for [`next`](Self::next), gives what it finds to [`visit`](Self::visit), and ends with
-/// [`finish`](Self::finish) when there is no next one or it was not found.
+/// A backend calls [`next`](Self::next), passes the ancestor to [`visit`](Self::visit), and ends with
+/// [`finish`](Self::finish) if there is no next ancestor or it was not found.
 #[derive(Debug)]
 pub struct NeededAncestors {
-    /// Channels without a seed so far, and whether they are known to be delta channels.
+    /// Channels that still lack a seed, and whether they are known to be delta channels.
     open: BTreeMap<Str, bool>,
     next: Option<Str>,
     seen: HashSet<Str>,
@@ -216,7 +216,7 @@ pub struct NeededAncestors {
 }
 
 impl NeededAncestors {
-    /// Begins at the checkpoint that is kept.
+    /// Starts at the checkpoint that is kept.
     pub fn new(newest: &CheckpointSummary) -> Self {
         let all =
             newest.metadata.get("delta_writes_versioned").is_some_and(|flag| flag.as_bool() != Some(false));
@@ -233,12 +233,12 @@ impl NeededAncestors {
         Self { open, next, seen: HashSet::new(), chain: Vec::new(), needed: 0 }
     }
 
-    /// The ancestor to be looked at next, if any.
+    /// The ancestor to visit next, if any.
     pub fn next(&self) -> Option<&Str> {
         self.next.as_ref().filter(|id| !self.open.is_empty() && !self.seen.contains(*id))
     }
 
-    /// Takes in what stands at [`next`](Self::next).
+    /// Adds the ancestor at [`next`](Self::next).
     pub fn visit(&mut self, link: CheckpointSummary) {
         let Some(id) = self.next.take() else { return };
         self.seen.insert(id.clone());
@@ -269,10 +269,10 @@ impl NeededAncestors {
     }
 }
 
-/// Finds what [`NeededAncestors`] finds, by one lookup per ancestor.
+/// Runs [`NeededAncestors`] with one lookup per ancestor.
 ///
 /// # Errors
-/// What `load` returns.
+/// Any error from `load`.
 pub fn needed_ancestors(
     newest: &CheckpointSummary,
     mut load: impl FnMut(&Str) -> Result<Option<CheckpointSummary>>,
@@ -285,7 +285,7 @@ pub fn needed_ancestors(
     Ok(ancestors.finish())
 }
 
-/// Whether a value is the snapshot of a delta channel, as far as its first bytes tell. Ciphertext is not.
+/// Whether a value is the snapshot of a delta channel, judging by its first bytes. Ciphertext never is.
 pub fn is_snapshot(value: &ChannelValue) -> bool {
     match value {
         ChannelValue::Blob(blob) if blob.tag == "msgpack" => matches!(
@@ -341,20 +341,20 @@ mod tests {
         let trigger = || ("trigger", ChannelValue::Null);
         // A consumed trigger alone needs nothing.
         assert_eq!(needed(&chain(&[(&[trigger()], &[]), (&[], &[])])), Vec::<String>::new());
-        // Counted updates reach back to the value, plain or snapshot.
+        // Counted updates need the ancestors back to the value, plain or snapshot.
         let links =
             chain(&[(&[], &[]), (&[("log", 1.into())], &[]), (&[trigger()], &["log"]), (&[], &["log"])]);
         assert_eq!(needed(&links), ["c2", "c1"]);
-        // Without counters a snapshot in an ancestor tells.
+        // Without counters, a snapshot in an ancestor marks a delta channel.
         assert_eq!(needed(&chain(&[(&[("log", snapshot())], &[]), (&[], &[]), (&[], &[])])), ["c1", "c0"]);
         // Counted, but never a value: everything to the root.
         assert_eq!(needed(&chain(&[(&[], &[]), (&[], &["log"]), (&[], &["log"])])), ["c1", "c0"]);
-        // A snapshot of its own needs nothing.
+        // A checkpoint with its own snapshot needs nothing.
         assert_eq!(needed(&chain(&[(&[], &["log"]), (&[("log", snapshot())], &[])])), Vec::<String>::new());
     }
 
     #[test]
-    fn a_loop_of_parents_ends() {
+    fn a_cycle_of_parents_terminates() {
         let mut links = chain(&[(&[], &["log"]), (&[], &["log"])]);
         links[0].parent_checkpoint_id = Some("c1".into());
         assert_eq!(needed(&links), ["c0", "c1"]);

@@ -1,12 +1,12 @@
 //! Checkpoints: the state of an agent's thread at every step, so that a run can be resumed after a crash, replayed,
-//! forked and inspected. This crate has what every backend shares; it holds no driver and no runtime.
+//! forked and inspected. This crate contains everything that backends share. It depends on no driver and no runtime.
 //!
 //! * [`BaseCheckpointSaver`] is the trait that a backend implements, [`SaverExt`] the conveniences on top of it.
 //! * [`Thread`] is the typed layer for Rust programs: structs in, structs out.
 //! * [`serde`] encodes values byte for byte as LangGraph's Python does, [`python`] has views of its objects.
 //! * [`cipher`] encrypts what a backend stores.
-//! * [`backend`] is for those who implement a saver or a store.
-//! * [`InMemorySaver`] keeps everything in the process; it is the model for all others.
+//! * [`backend`] is for implementers of savers and stores.
+//! * [`InMemorySaver`] keeps everything in the process; it is the reference for all other savers.
 //!
 //! ```
 //! use checkpoint_core::{InMemorySaver, SaverExt};
@@ -32,9 +32,9 @@
 //! # How a value travels
 //!
 //! A Rust value is encoded into a [`ChannelValue`]: a scalar, or a blob under a type tag. A saver moves blobs as
-//! bytes and never looks into them; with a [`Cipher`] it seals them where it stores them. A caller decodes just the
-//! channels it reads, straight into its types, or into a dynamic [`Value`]. Savers can be told to let the bytes of
-//! another serializer through untouched (`opaque_values`).
+//! bytes and never decodes them; with a [`Cipher`] it encrypts them before storing them. A caller decodes only the
+//! channels it reads, straight into its types, or into a dynamic [`Value`]. With the option `opaque_values`, savers
+//! pass the bytes of another serializer through unchanged.
 //!
 //! # Cargo features
 //!
@@ -44,10 +44,10 @@
 //!   [`Cipher`], and reading an encrypted row fails with [`ErrorKind::Crypto`].
 //! * `python-views`: the module [`python`].
 //!
-//! # What it is not
+//! # Non-goals
 //!
 //! No graph runtime: it does not run nodes, retry tasks or schedule anything. No lock service: two writers on one
-//! thread make two branches, of which the later is the newest, as in LangGraph.
+//! thread create two branches, and the later one is the newest, as in LangGraph.
 
 pub mod backend;
 mod checkpoint;

@@ -17,13 +17,10 @@ use crate::{
     PruneStrategy, Result, Str, ThreadInfo, ThreadQuery,
 };
 
-/// What a saver can do beyond the required methods, and how it stores checkpoints. The conformance suite checks both: what
-/// is promised must work, what is not must fail with [`Unsupported`](crate::ErrorKind::Unsupported).
+/// The optional features of a saver, and how it stores checkpoints. The conformance suite checks both ways: a declared
+/// feature must work, any other must fail with [`Unsupported`](crate::ErrorKind::Unsupported).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each flag is independent and named by the method it stands for"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each flag is independent and named after its method")]
 #[non_exhaustive]
 pub struct SaverCapabilities {
     /// [`BaseCheckpointSaver::delete_for_runs`] works.
@@ -43,7 +40,7 @@ pub struct SaverCapabilities {
 }
 
 impl SaverCapabilities {
-    /// The required methods, on a durable medium that stores whole checkpoints.
+    /// Only the required methods; durable; stores whole checkpoints.
     pub const fn base(filter: FilterSemantics) -> Self {
         Self {
             delete_for_runs: false,
@@ -56,12 +53,12 @@ impl SaverCapabilities {
         }
     }
 
-    /// Every method, on a durable medium that stores whole checkpoints.
+    /// Every method; durable; stores whole checkpoints.
     pub const fn all(filter: FilterSemantics) -> Self {
         Self { delete_for_runs: true, copy_thread: true, prune: true, ..Self::base(filter) }
     }
 
-    /// The same in memory: ends with the process, and does no I/O.
+    /// The same for a saver in memory: not durable, and without I/O.
     #[must_use]
     pub const fn in_memory(mut self) -> Self {
         (self.durable, self.immediate) = (false, true);
@@ -76,7 +73,7 @@ impl SaverCapabilities {
     }
 }
 
-/// How a saver stores a checkpoint. Whoever gives it the values of another serializer has to know.
+/// How a saver stores a checkpoint. Matters to callers that pass values of another serializer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CheckpointLayout {
@@ -84,32 +81,32 @@ pub enum CheckpointLayout {
     Whole,
     /// Channel by channel. Scalars that are not inline are stored as MessagePack.
     Channels {
-        /// Which scalars are stored as such.
+        /// Which scalars are stored inline.
         inline: InlineScalars,
     },
 }
 
-/// Which scalars a saver stores as such, where every reader finds them.
+/// Which scalars a saver stores inline in the checkpoint, not as serialized bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum InlineScalars {
-    /// All of them.
+    /// All scalars.
     All,
-    /// None: there is a cipher.
+    /// No scalars: a cipher is set.
     None,
-    /// Those that PostgreSQL's `jsonb` returns unchanged.
+    /// Scalars that PostgreSQL's `jsonb` returns unchanged.
     Jsonb,
 }
 
 impl InlineScalars {
-    /// Longer texts are not inline: `jsonb` holds 256 MiB of text in all.
+    /// Longer texts are not inline: a `jsonb` value is limited to 256 MiB of text in total.
     const MAX_TEXT: usize = 128 << 20;
 
-    /// From here on the JSON of a double has no fraction, and `jsonb` returns an integer.
+    /// From this magnitude on, the JSON of a double has no fraction, so `jsonb` returns an integer.
     const WHOLE_FROM: f64 = 1e16;
 
-    /// Whether a value is stored as such. A blob is no scalar, except an integer beyond 64 bits: its digits under the tag
-    /// `json`.
+    /// Whether a value is stored inline. Blobs are not scalars, except integers beyond 64 bits: their digits under the
+    /// tag `json`.
     pub fn contains(self, value: &ChannelValue) -> bool {
         match (self, value) {
             (Self::None, _) => false,
@@ -136,27 +133,27 @@ fn is_long_integer(text: &[u8]) -> bool {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PutOptions {
-    /// Channels whose values are not given because the parent has them under the same version: for callers for whom
+    /// Channels whose values are omitted because the parent has them under the same version: for callers for whom
     /// serializing is expensive.
     ///
-    /// If the parent does not have them (any more), nothing is stored and the call fails with
-    /// [`Conflict`](crate::ErrorKind::Conflict): repeat it with all values. A saver that stores whole checkpoints fails
+    /// If the parent does not have them (or no longer has them), nothing is stored and the call fails with
+    /// [`Conflict`](crate::ErrorKind::Conflict): retry with all values. A saver that stores whole checkpoints fails
     /// with [`Unsupported`](crate::ErrorKind::Unsupported).
     pub unchanged: Vec<Str>,
     /// Channels whose values are snapshots of delta channels in the bytes of another serializer. A saver with
-    /// `opaque_values` cannot tell; every other saver ignores this.
+    /// `opaque_values` cannot recognize these snapshots itself; every other saver ignores this option.
     pub delta_snapshots: Vec<Str>,
 }
 
 impl PutOptions {
-    /// Leaves out the values of channels that the parent has; see [`unchanged`](Self::unchanged).
+    /// Names channels whose values are carried over from the parent; see [`unchanged`](Self::unchanged).
     #[must_use]
     pub fn unchanged(mut self, channels: impl IntoIterator<Item = impl Into<Str>>) -> Self {
         self.unchanged.extend(channels.into_iter().map(Into::into));
         self
     }
 
-    /// Names snapshots of delta channels; see [`delta_snapshots`](Self::delta_snapshots).
+    /// Names channels whose values are delta snapshots; see [`delta_snapshots`](Self::delta_snapshots).
     #[must_use]
     pub fn delta_snapshots(mut self, channels: impl IntoIterator<Item = impl Into<Str>>) -> Self {
         self.delta_snapshots.extend(channels.into_iter().map(Into::into));
@@ -169,23 +166,23 @@ impl PutOptions {
     }
 }
 
-/// Keeps checkpoints and pending writes. Backends implement it; [`SaverExt`] has the conveniences.
+/// Stores checkpoints and pending writes. Backends implement it; [`SaverExt`] has convenience methods.
 ///
-/// Ids are any UTF-8 text, but checkpoint ids that are written must be UUIDs. An absent row is `Ok(None)`, deleting
-/// what is absent is `Ok(())`.
+/// Ids are any UTF-8 text, but the ids of stored checkpoints must be UUIDs. Reading an absent row returns `Ok(None)`;
+/// deleting an absent row is a no-op.
 #[async_trait]
 pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
     /// The backend's name, such as `sqlite`: used in errors and spans.
     fn backend(&self) -> &'static str;
 
-    /// What this saver can do.
+    /// The optional features of this saver.
     fn capabilities(&self) -> SaverCapabilities;
 
-    /// Creates or upgrades the tables. Safe to repeat, and to run from many processes at once.
+    /// Creates or upgrades the tables. Idempotent, and safe to run from several processes concurrently.
     ///
     /// # Errors
     /// [`Schema`](crate::ErrorKind::Schema) when the tables are newer than this program, `Timeout` when another
-    /// process holds the lock for too long, and what the database says.
+    /// process holds the lock for too long, and any error from the database.
     ///
     /// # Cancellation
     /// A dropped call leaves the tables as they were or complete.
@@ -202,25 +199,25 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
 
     /// Streams checkpoints, newest first (by id; within one id by thread, then namespace).
     ///
-    /// Rows are read in pages and no connection is held between them; pages are not one snapshot. The stream ends
-    /// after its first error.
+    /// Rows are read in pages. No connection is held between pages, and the pages are not read in one transaction. The
+    /// stream ends after its first error.
     fn list(&self, query: ListQuery) -> BoxStream<'static, Result<CheckpointTuple>>;
 
-    /// Streams the threads that have a checkpoint, ascending by id: by code point, unless the database has another
-    /// order of texts (a Postgres with a language's collation).
+    /// Streams the threads that have a checkpoint, ascending by id: by code point, unless the database's collation
+    /// differs (for example, a language's collation on Postgres).
     fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>>;
 
-    /// Stores a checkpoint, whole or not at all. The config's checkpoint id, if any, becomes its parent. Returns the
-    /// config of what was stored.
+    /// Stores a checkpoint atomically. The config's checkpoint id, if any, becomes its parent. Returns the config of
+    /// the stored checkpoint.
     ///
-    /// `new_versions` names the channels that this step changed; a backend that stores values by version writes
-    /// those only.
+    /// `new_versions` names the channels that this step changed; a backend that stores values by version writes only
+    /// those.
     ///
     /// # Errors
-    /// `InvalidArgument` for an id that is no UUID or a value the database cannot hold; nothing is written then.
+    /// `InvalidArgument` for an id that is not a UUID or a value the database cannot store; nothing is written then.
     ///
     /// # Cancellation
-    /// A dropped call stored the checkpoint whole or not at all.
+    /// A dropped call has stored the whole checkpoint or nothing.
     async fn put(
         &self,
         config: &CheckpointConfig,
@@ -234,10 +231,10 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
     /// Stores a checkpoint as [`put`](Self::put) does, with options.
     ///
     /// # Errors
-    /// As [`put`](Self::put), and what the options say.
+    /// As [`put`](Self::put), and those that [`PutOptions`] describes.
     ///
     /// # Cancellation
-    /// A dropped call stored the checkpoint whole or not at all.
+    /// A dropped call has stored the whole checkpoint or nothing.
     async fn put_with(
         &self,
         config: &CheckpointConfig,
@@ -249,15 +246,15 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
 
     /// Stores writes of a task on a checkpoint, which need not be stored yet. An empty slice is a no-op.
     ///
-    /// Each write has its position in the call as its index; special channels (see [`special`](crate::special)) have a
-    /// fixed one. If all channels of the call are special, stored writes with the same index are replaced, otherwise they
-    /// stay.
+    /// The index of each write is its position in the call; special channels (see [`special`](crate::special)) have a
+    /// fixed index. If all channels of the call are special, stored writes with the same index are replaced, otherwise
+    /// they are kept.
     ///
     /// # Errors
-    /// `InvalidArgument` when the config names no checkpoint, or for a value the database cannot hold.
+    /// `InvalidArgument` when the config names no checkpoint, or for a value the database cannot store.
     ///
     /// # Cancellation
-    /// A dropped call stored all of the writes or none.
+    /// A dropped call has stored all of the writes or none.
     async fn put_writes(
         &self,
         config: &CheckpointConfig,
@@ -266,17 +263,17 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
         task_path: &str,
     ) -> Result<()>;
 
-    /// Deletes everything of a thread, in every namespace.
+    /// Deletes all data of a thread, in every namespace.
     ///
     /// # Errors
-    /// What the database says.
+    /// Any error from the database.
     ///
     /// # Cancellation
-    /// A dropped call deleted everything or nothing.
+    /// A dropped call has deleted everything or nothing.
     async fn delete_thread(&self, thread_id: &str) -> Result<()>;
 
-    /// For each channel, what its value is made of at the checkpoint that the config names (or the newest): the
-    /// nearest ancestor's value as a seed, and the writes since.
+    /// For each channel, returns what its value is rebuilt from at the checkpoint that the config names (or the
+    /// newest): the value of the nearest ancestor that has one, as the seed, and the writes since.
     ///
     /// # Errors
     /// As [`get_tuple`](Self::get_tuple).
@@ -296,33 +293,33 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
     /// [`Unsupported`](crate::ErrorKind::Unsupported) unless the capability is set.
     ///
     /// # Cancellation
-    /// A dropped call deleted everything or nothing.
+    /// A dropped call has deleted everything or nothing.
     async fn delete_for_runs(&self, run_ids: &[&str]) -> Result<()> {
         let _ = run_ids;
         Err(Error::unsupported(self.backend(), "delete_for_runs"))
     }
 
-    /// Copies every checkpoint and write of a thread, ids and all, into another thread. What the target has under
-    /// the same ids is replaced, the rest of it stays.
+    /// Copies every checkpoint and write of a thread, with their ids, into another thread. Rows of the target with the
+    /// same ids are replaced, all others are kept.
     ///
     /// # Errors
     /// [`Unsupported`](crate::ErrorKind::Unsupported) unless the capability is set.
     ///
     /// # Cancellation
-    /// A dropped call copied everything or nothing.
+    /// A dropped call has copied everything or nothing.
     async fn copy_thread(&self, source_thread_id: &str, target_thread_id: &str) -> Result<()> {
         let _ = (source_thread_id, target_thread_id);
         Err(Error::unsupported(self.backend(), "copy_thread"))
     }
 
-    /// Deletes old checkpoints of threads. Writes that are ahead of their checkpoint (their id is beyond the newest)
-    /// stay.
+    /// Deletes old checkpoints of threads. Writes whose checkpoint is not stored yet (its id is above the newest) are
+    /// kept.
     ///
     /// # Errors
     /// [`Unsupported`](crate::ErrorKind::Unsupported) unless the capability is set.
     ///
     /// # Cancellation
-    /// A dropped call has pruned each thread wholly or not at all.
+    /// A dropped call has pruned each thread completely or not at all.
     async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
         let _ = (thread_ids, strategy);
         Err(Error::unsupported(self.backend(), "prune"))
@@ -331,17 +328,17 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
     /// Closes the saver and its clones: refuses calls from now on, waits for those under way, and releases connections,
     /// files and threads. Idempotent. Later calls, and the next page of a listing, fail with `Unavailable`.
     ///
-    /// A pool that belongs to the application stays open. Dropping a saver without closing it is safe, and waits for
-    /// nothing.
+    /// A pool that belongs to the application stays open. Dropping a saver without closing it is safe, and does not
+    /// block.
     ///
     /// # Errors
-    /// Any error from the database while it is released; the saver is closed all the same.
+    /// Any error from the database during the release; the saver is closed nevertheless.
     ///
     /// # Cancellation
-    /// Calls stay refused. The next `close` goes on.
+    /// The saver keeps refusing calls. The next `close` continues.
     async fn close(&self) -> Result<()>;
 
-    /// Makes the version of a channel after `current`.
+    /// Returns the channel version that follows `current`.
     fn get_next_version(&self, current: Option<&ChannelVersion>) -> ChannelVersion {
         version::next(current)
     }
@@ -430,9 +427,9 @@ macro_rules! forward {
 forward!(Arc);
 forward!(Box);
 
-/// Conveniences on every saver. Do not implement it yourself.
+/// Convenience methods on every saver. Do not implement it yourself.
 pub trait SaverExt: BaseCheckpointSaver {
-    /// Reads a checkpoint alone, without metadata and pending writes.
+    /// Reads a checkpoint without its metadata and pending writes.
     ///
     /// # Errors
     /// As [`BaseCheckpointSaver::get_tuple`].
@@ -440,7 +437,7 @@ pub trait SaverExt: BaseCheckpointSaver {
         async { Ok(self.get_tuple(config).await?.map(|tuple| tuple.checkpoint)) }
     }
 
-    /// Reads a whole listing into memory.
+    /// Collects a whole listing into memory.
     ///
     /// # Errors
     /// As [`BaseCheckpointSaver::list`].
@@ -448,7 +445,7 @@ pub trait SaverExt: BaseCheckpointSaver {
         self.list(query).try_collect()
     }
 
-    /// The first checkpoint of a listing, which is its newest.
+    /// Returns the first checkpoint of a listing, which is its newest.
     ///
     /// # Errors
     /// As [`BaseCheckpointSaver::list`].

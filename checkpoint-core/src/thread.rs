@@ -16,16 +16,16 @@ use crate::{
 /// The channel that records that a task finished without writing anything.
 const NO_WRITES: &str = "__no_writes__";
 
-/// The metadata by which LangGraph knows when a delta channel is due for a snapshot.
+/// The metadata key with which LangGraph decides when a delta channel needs a snapshot.
 const COUNTERS: &str = "counters_since_delta_snapshot";
 
-/// What stands before a task's name in its path: LangGraph's mark for a task that a trigger started.
+/// The prefix of a task's name in its path: LangGraph's mark for a task that a trigger started.
 const PATH_PREFIX: &str = "~__pregel_pull, ";
 
 /// One thread of a saver, read into Rust structs and committed from them: one channel per field.
 ///
-/// It writes nothing but ordinary checkpoints and pending writes, which Python LangGraph opens. A field that a struct
-/// does not have is a channel that is left alone, so a struct may be a view of some channels.
+/// It writes ordinary checkpoints and pending writes, which Python LangGraph opens. Channels that the struct has no
+/// field for stay unchanged, so a struct may be a view of some channels.
 ///
 /// ```
 /// use checkpoint_core::{InMemorySaver, SaverExt};
@@ -45,10 +45,10 @@ const PATH_PREFIX: &str = "~__pregel_pull, ";
 /// # async fn main() -> checkpoint_core::Result<()> {
 /// let thread = InMemorySaver::new().thread("thread-1");
 /// let start = thread.begin(&State { question: "why?".into(), notes: vec![] }).await?;
-/// // A task of this step finished; its result is safe before the step is.
+/// // A task of this step finished; its result is stored before the step is.
 /// thread.record(&start, "search", &Note { note: "because".into() }).await?;
 ///
-/// // After a crash: what is done is not done again.
+/// // After a crash: finished tasks are not run again.
 /// let at = thread.latest().await?.unwrap();
 /// assert!(at.is_done("search") && !at.is_done("read"));
 /// let mut state: State = at.values()?;
@@ -65,19 +65,19 @@ pub struct Thread<S> {
 }
 
 impl<S: BaseCheckpointSaver> Thread<S> {
-    /// Opens a thread at its root namespace. Nothing is read or written yet.
+    /// Opens a thread at its root namespace. It does no I/O.
     pub fn new(saver: S, thread_id: impl Into<Str>) -> Self {
         Self { saver, config: CheckpointConfig::new(thread_id) }
     }
 
-    /// Works in another namespace; the root is `""`.
+    /// Selects the namespace; the root is `""`.
     #[must_use]
     pub fn namespace(mut self, checkpoint_ns: impl Into<Str>) -> Self {
         self.config = self.config.with_checkpoint_ns(checkpoint_ns);
         self
     }
 
-    /// Adds an entry to the metadata of every checkpoint that is made from here on, such as a `run_id`.
+    /// Adds an entry to the metadata of every checkpoint that this handle stores, such as a `run_id`.
     #[must_use]
     pub fn with_metadata(mut self, key: impl Into<Str>, value: impl Into<Value>) -> Self {
         self.config = self.config.with_metadata(key, value);
@@ -126,29 +126,29 @@ impl<S: BaseCheckpointSaver> Thread<S> {
         self.saver.list(query).map(|tuple| tuple.map(|tuple| StateSnapshot { tuple })).boxed()
     }
 
-    /// Stores an input: the first state of a thread (step -1), or new values on top of the newest one.
+    /// Stores an input: the first state of a thread (step -1), or new values on top of the newest state.
     ///
     /// # Errors
     /// [`Codec`](crate::ErrorKind::Codec) when the value is not a struct or map; else as
     /// [`BaseCheckpointSaver::put`].
     ///
     /// # Cancellation
-    /// A dropped call stored the state whole or not at all.
+    /// A dropped call has stored the whole state or nothing.
     pub async fn begin<T: Serialize + Sync + ?Sized>(&self, input: &T) -> Result<StateSnapshot> {
         let values = channels_of(input)?;
         let latest = self.latest().await?;
         self.store("input", latest.as_ref(), values).await
     }
 
-    /// Stores the state after a step. Only channels whose bytes changed get a new version; others keep their value.
+    /// Stores the state after a step. Only channels whose bytes changed get a new version.
     ///
-    /// Committing twice on the same snapshot makes two branches, of which the later is the newest.
+    /// Committing twice on the same snapshot creates two branches; the later one is the newest.
     ///
     /// # Errors
     /// As [`begin`](Self::begin).
     ///
     /// # Cancellation
-    /// A dropped call stored the state whole or not at all.
+    /// A dropped call has stored the whole state or nothing.
     pub async fn commit<T: Serialize + Sync + ?Sized>(
         &self,
         on: &StateSnapshot,
@@ -163,7 +163,7 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     /// As [`begin`](Self::begin).
     ///
     /// # Cancellation
-    /// A dropped call stored the state whole or not at all.
+    /// A dropped call has stored the whole state or nothing.
     pub async fn update<T: Serialize + Sync + ?Sized>(
         &self,
         on: &StateSnapshot,
@@ -172,27 +172,27 @@ impl<S: BaseCheckpointSaver> Thread<S> {
         self.store("update", Some(on), channels_of(values)?).await
     }
 
-    /// Makes a state like an earlier one the newest, so that the agent goes on from there. The history stays.
+    /// Stores a copy of an earlier state as the newest, so that the agent continues from there. The history is kept.
     ///
     /// # Errors
     /// As [`BaseCheckpointSaver::put`].
     ///
     /// # Cancellation
-    /// A dropped call stored the state whole or not at all.
+    /// A dropped call has stored the whole state or nothing.
     pub async fn fork(&self, from: &StateSnapshot) -> Result<StateSnapshot> {
         self.store("fork", Some(from), ChannelValues::new()).await
     }
 
-    /// Records the result of a finished task of a step: one write per field, or that it wrote nothing (`&()`). It is
-    /// there after a crash, see [`StateSnapshot::is_done`]. As in LangGraph, fields that are recorded already stand, by their
-    /// position: a second record only adds what goes beyond the first, so look whether the task is done before.
+    /// Records the result of a finished task of a step: one write per field, or that it wrote nothing (`&()`). It
+    /// survives a crash, see [`StateSnapshot::is_done`]. As in LangGraph, writes that are already recorded are kept, by
+    /// their position, and a second call only adds positions beyond them: check whether the task is done first.
     ///
     /// # Errors
     /// [`Codec`](crate::ErrorKind::Codec) when the value is neither a struct or map nor `()`; else as
     /// [`BaseCheckpointSaver::put_writes`].
     ///
     /// # Cancellation
-    /// A dropped call recorded the result whole or not at all.
+    /// A dropped call has recorded the whole result or nothing.
     pub async fn record<T: Serialize + Sync + ?Sized>(
         &self,
         on: &StateSnapshot,
@@ -224,7 +224,7 @@ impl<S: BaseCheckpointSaver> Thread<S> {
         if let Some(on) = on {
             let old = &on.tuple.checkpoint;
             old.require_channels().map_err(|error| error.with("checkpoint_id", on.id()))?;
-            // Also what this program does not know, and the version by which LangGraph brings old formats up to date.
+            // Includes unknown fields, and the version from which LangGraph migrates old formats.
             checkpoint = Checkpoint { id: checkpoint.id, ts: checkpoint.ts, ..old.clone() };
             checkpoint.updated_channels = None;
             checkpoint.extra.shift_remove("updated_channels");
@@ -242,7 +242,7 @@ impl<S: BaseCheckpointSaver> Thread<S> {
         if source == "input" {
             checkpoint.versions_seen.entry("__input__".into()).or_default();
         }
-        // As in LangGraph, everything that one step changed gets the same version.
+        // As in LangGraph, all channels that one step changed get the same version.
         let version =
             self.saver.get_next_version(ChannelVersion::newest(checkpoint.channel_versions.values()));
         let mut new_versions = ChannelVersions::new();
@@ -266,9 +266,9 @@ impl<S: BaseCheckpointSaver> Thread<S> {
     }
 }
 
-/// One channel per field of a struct or entry of a map.
+/// Encodes one channel per field of a struct or entry of a map.
 fn channels_of<T: Serialize + ?Sized>(value: &T) -> Result<ChannelValues> {
-    // The struct becomes the map of channels, inside of the checkpoint.
+    // The struct becomes the checkpoint's map of channels.
     split(&to_msgpack_within(value, 1)?.into())
 }
 
@@ -277,12 +277,12 @@ fn split(msgpack: &Bytes) -> Result<ChannelValues> {
 }
 
 fn no_struct() -> Error {
-    Error::codec("a thread's values come from a struct or a map with text keys: one channel per field")
+    Error::codec("a thread's values must be a struct or a map with text keys: one channel per field")
 }
 
 fn same_bytes(a: &ChannelValue, b: &ChannelValue) -> bool {
     match (a, b) {
-        // Not by `==`: NaN stays NaN, and -0.0 is not 0.0.
+        // Not `==`: NaN equals itself here, and -0.0 differs from 0.0.
         (ChannelValue::Float(a), ChannelValue::Float(b)) => a.to_bits() == b.to_bits(),
         _ => a == b,
     }
@@ -317,7 +317,7 @@ impl StateSnapshot {
         self.tuple.metadata.step().unwrap_or(-1)
     }
 
-    /// How the state came to be: `input`, `loop`, `update` or `fork`.
+    /// How the state was created: `input`, `loop`, `update` or `fork`.
     pub fn source(&self) -> Option<&str> {
         self.tuple.metadata.source()
     }
@@ -332,7 +332,7 @@ impl StateSnapshot {
         self.tuple.parent_checkpoint_id()
     }
 
-    /// Everything that was read.
+    /// The whole tuple, as it was read.
     pub fn tuple(&self) -> &CheckpointTuple {
         &self.tuple
     }
@@ -340,7 +340,7 @@ impl StateSnapshot {
     /// Decodes the channels that the type has fields for.
     ///
     /// # Errors
-    /// [`Codec`](crate::ErrorKind::Codec) for what does not fit the type, naming the channel.
+    /// [`Codec`](crate::ErrorKind::Codec) for a value that does not match the type; the error names the channel.
     pub fn values<T: DeserializeOwned>(&self) -> Result<T> {
         decode::from_channels(&self.tuple.checkpoint.channel_values)
     }
@@ -348,7 +348,7 @@ impl StateSnapshot {
     /// Decodes one channel, or `None` when it has no value.
     ///
     /// # Errors
-    /// [`Codec`](crate::ErrorKind::Codec) for what does not fit the type.
+    /// [`Codec`](crate::ErrorKind::Codec) for a value that does not match the type.
     pub fn channel<T: DeserializeOwned>(&self, channel: &str) -> Result<Option<T>> {
         let value = self.tuple.checkpoint.channel_values.get(channel);
         value.map(|value| value.decode().map_err(|error| error.with("channel", channel))).transpose()
@@ -372,7 +372,7 @@ impl StateSnapshot {
     /// Decodes the recorded result of a task, or `None` when it has not finished.
     ///
     /// # Errors
-    /// [`Codec`](crate::ErrorKind::Codec) for what does not fit the type, naming the channel.
+    /// [`Codec`](crate::ErrorKind::Codec) for a value that does not match the type; the error names the channel.
     pub fn result<T: DeserializeOwned>(&self, task: &str) -> Result<Option<T>> {
         if !self.is_done(task) {
             return Ok(None);
@@ -388,7 +388,7 @@ impl StateSnapshot {
     }
 }
 
-/// Errors, interrupts and answers do not finish a task.
+/// Errors, interrupts and resume values do not finish a task.
 fn is_result(write: &PendingWrite) -> bool {
     special::index(&write.channel).is_none()
 }
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_changed_gets_a_version() {
+    async fn only_changed_channels_get_a_new_version() {
         let thread = InMemorySaver::new().thread("t");
         let first = thread.begin(&start()).await.unwrap();
         assert_eq!((first.step(), first.source(), first.parent_id()), (-1, Some("input"), None));
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!((second.step(), second.source(), second.parent_id()), (0, Some("loop"), Some(first.id())));
         let stored = thread.latest().await.unwrap().unwrap();
         // As text, because NaN is not equal to itself.
-        assert_eq!(format!("{stored:?}"), format!("{second:?}"), "what commit returns is what is stored");
+        assert_eq!(format!("{stored:?}"), format!("{second:?}"), "commit returns the stored state");
     }
 
     #[tokio::test]
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn finished_tasks_are_known_by_name() {
+    async fn finished_tasks_are_found_by_name() {
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
         struct Note {
             note: String,
@@ -490,9 +490,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_follows_keeps_what_langgraph_needs() {
+    async fn commit_keeps_the_fields_that_langgraph_needs() {
         let saver = InMemorySaver::new();
-        // As old versions of LangGraph left it: it renames the channels of what says `v` 1.
+        // As old versions of LangGraph left it: LangGraph renames the channels of checkpoints with `v` 1.
         let old = Checkpoint {
             v: 1,
             extra: [("pending_sends".into(), ChannelValue::encode(&["x"]).unwrap())].into_iter().collect(),
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_follows_a_state_that_could_not_be_opened() {
+    async fn commit_rejects_a_state_that_could_not_be_decrypted() {
         let thread = InMemorySaver::new().thread("t");
         let first = thread.begin(&start()).await.unwrap();
         let ciphertext = crate::TypedBytes::new("msgpack+aes", &b"..."[..]);
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_that_nobody_reads_need_not_be_readable() {
+    fn only_the_channels_of_the_view_are_decoded() {
         #[derive(Debug, Deserialize)]
         struct View {
             topic: String,
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_struct_is_refused_before_anything_is_stored() {
+    async fn values_other_than_structs_are_rejected_before_anything_is_stored() {
         let thread = InMemorySaver::new().thread("t");
         for error in [thread.begin("text").await.unwrap_err(), thread.begin(&[1, 2]).await.unwrap_err()] {
             assert!(error.kind() == ErrorKind::Codec && error.to_string().contains("struct"), "{error}");

@@ -1,5 +1,5 @@
-//! Damaged and hostile bytes: a clean error or a value, never a panic, a deep stack or memory for lengths that are
-//! only declared.
+//! Damaged and hostile bytes: decoding returns an error or a value. It never panics, overflows the stack, or allocates
+//! memory for declared lengths.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -46,7 +46,7 @@ struct Model {
     c: char,
 }
 
-/// Reads bytes in every way there is; what fails must fail as a decoding error.
+/// Decodes bytes in every supported way; every failure must be a codec error.
 fn read_everywhere(bytes: &[u8]) {
     fn check<T>(result: checkpoint_core::Result<T>) -> Option<T> {
         result.inspect_err(|error| assert_eq!(error.kind(), ErrorKind::Codec, "{error}")).ok()
@@ -176,13 +176,13 @@ proptest! {
     }
 
     #[test]
-    fn what_is_encoded_decodes_to_the_same(value in value()) {
+    fn encoded_values_round_trip(value in value()) {
         let bytes = value.to_msgpack().unwrap();
         prop_assert_eq!(&Value::from_msgpack(&bytes).unwrap(), &value);
         prop_assert_eq!(&from_msgpack::<Value>(&bytes).unwrap(), &value);
         prop_assert_eq!(to_msgpack(&value).unwrap(), bytes.clone());
         let mut left = &*bytes;
-        prop_assert!(rmpv::decode::read_value(&mut left).is_ok() && left.is_empty(), "another decoder takes it");
+        prop_assert!(rmpv::decode::read_value(&mut left).is_ok() && left.is_empty(), "another decoder reads it");
         for end in 0..bytes.len() {
             prop_assert!(Value::from_msgpack(&bytes[..end]).is_err(), "cut at {}", end);
         }
@@ -198,7 +198,7 @@ proptest! {
     }
 
     #[test]
-    fn json_that_is_written_is_read_again(value in value(), ascii in any::<bool>()) {
+    fn json_round_trips(value in value(), ascii in any::<bool>()) {
         let style = if ascii { json::Style::Ascii } else { json::Style::Plain };
         match json::to_string(&value, style) {
             Ok(text) => {
@@ -214,14 +214,14 @@ proptest! {
     fn arbitrary_text_never_panics_as_json(text in r#"[\[\]{}",:0-9eE.+\-NaInfity\\u\tdD8cC]{0,60}"#) {
         let ours = json::parse(text.as_bytes());
         if serde_json::from_str::<serde_json::Value>(&text).is_ok() {
-            prop_assert!(ours.is_ok(), "what is JSON is read");
+            prop_assert!(ours.is_ok(), "valid JSON is read");
         }
     }
 }
 
 #[test]
-fn declared_lengths_are_not_believed() {
-    // Each says that about 4 billion bytes or items follow.
+fn declared_lengths_are_not_allocated() {
+    // Each declares about 4 billion bytes or items.
     for head in [0xdd, 0xdf, 0xdb, 0xc6, 0xc9] {
         for tail in [&b""[..], b"\x05", b"\x05\xc0\xc0\xc0"] {
             let mut bytes = vec![head];
@@ -239,8 +239,8 @@ fn declared_lengths_are_not_believed() {
 struct Nested(IndexMap<String, Self>);
 
 #[test]
-fn nested_maps_that_claim_all_that_follows_get_little_room() {
-    // Each of 500 maps says that it has as many entries as bytes follow for: believing them would take gigabytes.
+fn nested_maps_with_false_lengths_allocate_little() {
+    // Each of 500 maps declares as many entries as bytes follow: allocating for all of them would take gigabytes.
     let mut bytes = b"\xdf\x00\x07\x80\x00\xa1k".repeat(500);
     bytes.resize(bytes.len() + 1_000_000, 0xc0);
     assert_eq!(from_msgpack::<Nested>(&bytes).unwrap_err().kind(), ErrorKind::Codec);
@@ -260,7 +260,7 @@ fn deep_nesting_is_an_error_on_a_small_stack() {
             }
             assert_eq!(json::parse("[".repeat(depth).as_bytes()).unwrap_err().kind(), ErrorKind::Codec);
         }
-        // As deep as is allowed, and a level more.
+        // The maximum depth, and one level more.
         for (depth, fits) in [(MAX_DEPTH, true), (MAX_DEPTH + 1, false)] {
             let mut bytes = b"\x91".repeat(depth);
             bytes.push(0xc0);
@@ -268,7 +268,7 @@ fn deep_nesting_is_an_error_on_a_small_stack() {
             assert_eq!(from_msgpack::<serde_json::Value>(&bytes).is_ok(), fits, "{depth}");
             read_everywhere(&bytes);
         }
-        // Extensions within extensions, of codes that are looked into.
+        // Nested extensions, with codes whose contents are decoded.
         let (mut snapshots, mut objects) = (Value::Nil, Value::Nil);
         for _ in 0..2_000 {
             snapshots = Value::Ext(7, snapshots.to_msgpack().unwrap().into());
@@ -281,7 +281,7 @@ fn deep_nesting_is_an_error_on_a_small_stack() {
             let bytes = value.to_msgpack().unwrap();
             assert_eq!(from_msgpack::<serde_json::Value>(&bytes).unwrap_err().kind(), ErrorKind::Codec);
             let shown = python::to_json(&value).to_string();
-            assert!(shown.contains("$hex") || shown.contains("$omitted"), "the rest is not looked into");
+            assert!(shown.contains("$hex") || shown.contains("$omitted"), "the rest is not decoded");
             read_everywhere(&bytes);
         }
     };

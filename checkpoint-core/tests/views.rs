@@ -1,4 +1,4 @@
-//! Typed views beyond what Python's golden values show: plain values, other formats, old and new versions.
+//! Typed views, in addition to Python's golden values: plain values, other formats, old and new versions.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -121,7 +121,11 @@ fn fields_of_other_versions_are_kept() {
     assert_eq!(written(&read::<Message>(&old).unwrap()), old);
 
     let odd = object(5, class, "HumanMessage", map(&[("content", "hi".into()), ("id", 5_i64.into())]));
-    assert_eq!(read::<Message>(&odd).unwrap(), Message::Other(odd), "what does not fit stays as it is");
+    assert_eq!(
+        read::<Message>(&odd).unwrap(),
+        Message::Other(odd),
+        "a value that does not match is kept unchanged"
+    );
 
     let contents = [("value", 1_i64.into()), ("id", "x".into()), ("response_schema", map(&[]))];
     let interrupt = object(2, "langgraph.types", "Interrupt", map(&contents));
@@ -195,7 +199,7 @@ fn years_that_python_lacks_are_refused() {
 }
 
 #[test]
-fn the_ends_of_time_do_not_panic() {
+fn extreme_times_do_not_panic() {
     let zone = FixedOffset::east_opt(86_399).unwrap();
     for time in [chrono::DateTime::<chrono::Utc>::MAX_UTC, chrono::DateTime::<chrono::Utc>::MIN_UTC] {
         let text = DateTime::from(time.with_timezone(&zone));
@@ -209,7 +213,7 @@ fn the_ends_of_time_do_not_panic() {
 }
 
 #[test]
-fn errors_do_not_show_what_is_stored() {
+fn errors_do_not_contain_stored_values() {
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Strict {

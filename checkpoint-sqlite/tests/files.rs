@@ -1,4 +1,4 @@
-//! What may be wrong with a file, and what is answered then.
+//! Invalid, damaged, locked and replaced files, and the errors they cause.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
@@ -35,7 +35,7 @@ async fn count(saver: &SqliteSaver) -> usize {
 }
 
 #[tokio::test]
-async fn before_setup_every_call_says_so_and_creates_nothing() {
+async fn calls_before_setup_fail_with_schema_and_create_nothing() {
     let (_directory, path) = place();
     let saver = saver(&path);
     let config = CheckpointConfig::new("t");
@@ -55,7 +55,7 @@ async fn before_setup_every_call_says_so_and_creates_nothing() {
         assert!(error.to_string().contains("setup()") && error.operation().is_some(), "{error}");
     }
     assert!(!path.exists());
-    // A listing that yields nothing does not look.
+    // A listing with limit 0 does not read the file.
     assert!(saver.list_all(ListQuery::all().limit(0)).await.unwrap().is_empty());
     // An empty file has no tables either.
     std::fs::write(&path, b"").unwrap();
@@ -69,7 +69,7 @@ async fn before_setup_every_call_says_so_and_creates_nothing() {
 }
 
 #[tokio::test]
-async fn impossible_paths_are_named() {
+async fn errors_name_invalid_paths() {
     let (directory, path) = place();
     for call in ["setup", "put", "get_tuple"] {
         let outcome = |saver: SqliteSaver| async move {
@@ -89,7 +89,7 @@ async fn impossible_paths_are_named() {
 }
 
 #[tokio::test]
-async fn what_is_no_database_is_left_alone() {
+async fn files_that_are_not_databases_are_not_changed() {
     let (_directory, path) = place();
     let text = b"These are notes, not a database. ".repeat(200);
     std::fs::write(&path, &text).unwrap();
@@ -123,7 +123,7 @@ async fn a_damaged_page_is_an_error_and_the_saver_recovers() {
 }
 
 #[tokio::test]
-async fn a_schema_of_tomorrow_is_refused_and_left_as_it_was() {
+async fn an_unknown_schema_is_rejected_and_not_changed() {
     let tables = [
         OLD_TABLES.replace("parent_checkpoint_id TEXT,", ""),
         OLD_TABLES.replace("metadata BLOB,", "metadata BLOB, tenant TEXT NOT NULL,"),
@@ -148,7 +148,7 @@ async fn a_schema_of_tomorrow_is_refused_and_left_as_it_was() {
 }
 
 #[tokio::test]
-async fn what_an_application_adds_is_borne() {
+async fn an_applications_own_tables_and_columns_are_accepted() {
     let (_directory, path) = place();
     let tables =
         OLD_TABLES.replace("metadata BLOB,", "metadata BLOB, tenant TEXT NOT NULL DEFAULT 'x', note TEXT,");
@@ -166,7 +166,7 @@ async fn what_an_application_adds_is_borne() {
 }
 
 #[tokio::test]
-async fn damaged_metadata_does_not_keep_other_runs_from_being_deleted() {
+async fn delete_for_runs_works_with_damaged_metadata_of_other_runs() {
     let (_directory, path) = place();
     let saver = saver(&path);
     saver.setup().await.unwrap();
@@ -202,9 +202,9 @@ async fn close_leaves_one_file() {
 }
 
 #[tokio::test]
-async fn half_a_change_is_not_read_where_it_cannot_be_undone() {
+async fn an_uncommitted_change_that_cannot_be_rolled_back_is_not_read() {
     let (directory, path) = place();
-    // Without a write-ahead log: changes go into the file, what they replace into a journal.
+    // Without a write-ahead log: changes are written to the file, and the original pages to a rollback journal.
     let writer = Connection::open(&path).unwrap();
     writer.execute_batch(OLD_TABLES).unwrap();
     let config = put(&saver(&path), "t").await.unwrap();
@@ -217,7 +217,7 @@ async fn half_a_change_is_not_read_where_it_cannot_be_undone() {
              UPDATE checkpoints SET parent_checkpoint_id = 'half'",
         )
         .unwrap();
-    // The files of a process that is killed at this moment.
+    // The files as a process leaves them that is killed at this moment.
     let killed = directory.path().join("killed.db");
     std::fs::copy(&path, &killed).unwrap();
     std::fs::copy(directory.path().join("agent.db-journal"), directory.path().join("killed.db-journal"))
@@ -225,14 +225,14 @@ async fn half_a_change_is_not_read_where_it_cannot_be_undone() {
     let reading = SqliteSaver::builder(&killed).read_only(true).build().unwrap();
     let error = reading.get_tuple(&config).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    // Where it can be undone, it is.
+    // It is rolled back where that is possible.
     let tuple = saver(&killed).get_tuple(&config).await.unwrap().unwrap();
     assert_eq!(tuple.parent_config, None);
     assert!(reading.get_tuple(&config).await.unwrap().is_some());
 }
 
 #[tokio::test]
-async fn a_read_only_saver_reads_and_refuses_changes() {
+async fn a_read_only_saver_reads_and_rejects_changes() {
     let (_directory, path) = place();
     Connection::open(&path).unwrap().execute_batch(OLD_TABLES).unwrap();
     let config = put(&saver(&path), "t").await.unwrap();
@@ -262,7 +262,7 @@ async fn a_read_only_saver_reads_and_refuses_changes() {
 
 #[tokio::test]
 #[cfg(unix)]
-async fn a_file_that_was_replaced_is_opened_anew() {
+async fn a_replaced_file_is_reopened() {
     let (_directory, path) = place();
     let saver = saver(&path);
     saver.setup().await.unwrap();
@@ -273,7 +273,7 @@ async fn a_file_that_was_replaced_is_opened_anew() {
         file.push(end);
         std::fs::remove_file(file).unwrap();
     }
-    // No write goes into the deleted file.
+    // No write is lost in the deleted file.
     assert_eq!(put(&saver, "lost").await.unwrap_err().kind(), ErrorKind::Schema);
     assert_eq!(saver.get_tuple(&CheckpointConfig::new("old")).await.unwrap_err().kind(), ErrorKind::Schema);
     saver.setup().await.unwrap();
@@ -283,7 +283,7 @@ async fn a_file_that_was_replaced_is_opened_anew() {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_not_given_up_is_a_timeout_that_may_be_repeated() {
+async fn a_lock_that_is_not_released_is_a_retryable_timeout() {
     let (_directory, path) = place();
     let saver = SqliteSaver::builder(&path).busy_timeout(Duration::from_millis(20)).build().unwrap();
     saver.setup().await.unwrap();
@@ -293,14 +293,14 @@ async fn a_lock_that_is_not_given_up_is_a_timeout_that_may_be_repeated() {
     let error = put(&saver, "second").await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Timeout, true), "{error}");
     assert!(error.to_string().contains("agent.db"), "{error}");
-    assert_eq!(count(&saver).await, 1, "readers are not held up");
+    assert_eq!(count(&saver).await, 1, "readers are not blocked");
     other.execute_batch("COMMIT").unwrap();
     put(&saver, "second").await.unwrap();
     assert_eq!(count(&saver).await, 2);
 }
 
 #[tokio::test]
-async fn damaged_rows_are_named() {
+async fn errors_name_damaged_rows() {
     let (_directory, path) = place();
     let saver = saver(&path);
     saver.setup().await.unwrap();
@@ -328,7 +328,7 @@ async fn damaged_rows_are_named() {
         let error = saver.list_all(ListQuery::all()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Codec, "{sql}: {error}");
     }
-    // What Python's older releases may have left is no damage.
+    // Values that older releases of Python's saver may have stored are valid.
     for (tag, checkpoint, metadata) in
         [("'msgpack'", "x'80'", "NULL"), ("'msgpack'", "x'80'", "'{}'"), ("'json'", "'{}'", "x'7b7d'")]
     {
@@ -350,7 +350,7 @@ async fn damaged_rows_are_named() {
 }
 
 #[tokio::test]
-async fn values_bound_to_their_place_are_sealed_anew_when_copied() {
+async fn values_bound_to_their_row_are_reencrypted_when_copied() {
     let (_directory, path) = place();
     let cipher = Cipher::aes_gcm("k", &[1; 32]).unwrap();
     let saver = SqliteSaver::builder(&path).cipher(cipher).build().unwrap();

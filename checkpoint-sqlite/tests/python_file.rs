@@ -1,4 +1,4 @@
-//! A file that LangGraph's Python wrote, read completely and carried on.
+//! Reads and continues a file that Python LangGraph wrote.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
@@ -13,7 +13,7 @@ use checkpoint_sqlite::rusqlite::Connection;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
-/// The key with which Python sealed thread `enc-1`.
+/// The key with which Python encrypted thread `enc-1`.
 fn key() -> Vec<u8> {
     (0..32).collect()
 }
@@ -22,7 +22,7 @@ fn vectors() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors")
 }
 
-/// A copy of Python's file, which the test may change.
+/// A copy of Python's file, for the test to change.
 fn copy() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("python.sqlite");
@@ -43,7 +43,7 @@ fn config_json(config: &CheckpointConfig) -> Json {
     }})
 }
 
-/// A tuple in the form in which Python described it.
+/// A tuple in the form of Python's description.
 fn describe(tuple: &CheckpointTuple) -> Json {
     let checkpoint = &tuple.checkpoint;
     let values: serde_json::Map<String, Json> = checkpoint
@@ -83,7 +83,7 @@ fn sorted(set: Json) -> Json {
     items.into()
 }
 
-/// Python's description without what it added to ours: `repr` texts and the names of classes.
+/// Python's description without the parts that ours lacks: `repr` texts and class names.
 fn plain(json: Json) -> Json {
     match json {
         Json::Array(items) => items.into_iter().map(plain).collect(),
@@ -103,7 +103,7 @@ fn plain(json: Json) -> Json {
 }
 
 #[tokio::test]
-async fn every_tuple_is_what_python_reads() {
+async fn every_tuple_matches_pythons() {
     let (_directory, path) = copy();
     let saver = SqliteSaver::builder(path).build().unwrap();
     let expected = expected();
@@ -123,7 +123,7 @@ async fn every_tuple_is_what_python_reads() {
 }
 
 #[tokio::test]
-async fn queries_answer_as_in_python() {
+async fn queries_return_the_same_as_in_python() {
     let (_directory, path) = copy();
     let saver = SqliteSaver::builder(path).build().unwrap();
     let root = || ListQuery::thread("rich-1").checkpoint_ns("");
@@ -161,7 +161,7 @@ async fn queries_answer_as_in_python() {
 }
 
 #[tokio::test]
-async fn what_python_sealed_opens_with_its_key_only() {
+async fn values_encrypted_by_python_decrypt_only_with_its_key() {
     let (_directory, path) = copy();
     let query = || ListQuery::thread("enc-1");
     let with_key = SqliteSaver::builder(&path).cipher(Cipher::aes(&key()).unwrap()).build().unwrap();
@@ -200,7 +200,7 @@ async fn delta_histories_have_their_writes() {
 }
 
 #[tokio::test]
-async fn an_older_file_is_used_as_it_is_until_setup() {
+async fn an_older_file_works_unchanged_until_setup() {
     let (_directory, path) = copy();
     let saver = SqliteSaver::builder(&path).build().unwrap();
     let newest = saver.get_tuple(&CheckpointConfig::new("rich-1")).await.unwrap().unwrap();
@@ -211,16 +211,16 @@ async fn an_older_file_is_used_as_it_is_until_setup() {
         write.map(|write| write.task_path.to_string())
     };
     let read = saver.get_tuple(&newest.config).await.unwrap().unwrap();
-    assert_eq!(task_path_of(&read, "task-a").as_deref(), Some(""), "there is no column for it");
+    assert_eq!(task_path_of(&read, "task-a").as_deref(), Some(""), "the column does not exist");
 
-    // Another process upgrades the file; the connections that are open notice.
+    // Another process upgrades the file; open connections notice.
     SqliteSaver::builder(&path).build().unwrap().setup().await.unwrap();
     saver.put_writes(&newest.config, &write, "task-b", "~b").await.unwrap();
     let read = saver.get_tuple(&newest.config).await.unwrap().unwrap();
     assert_eq!(task_path_of(&read, "task-a").as_deref(), Some(""));
     assert_eq!(task_path_of(&read, "task-b").as_deref(), Some("~b"));
 
-    // And the thread goes on.
+    // And the thread continues.
     let next = Checkpoint::new(5);
     saver
         .put(&newest.config, &next, &CheckpointMetadata::new("loop", 5), &next.channel_versions)

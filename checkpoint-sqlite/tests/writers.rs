@@ -1,4 +1,4 @@
-//! Many writers: in one process, in several, and in one that dies.
+//! Concurrent writers: in one process, in several, and in one that is killed.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
@@ -41,7 +41,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
-/// How many transactions the write-ahead log holds: each ends with a frame that tells the size of the database.
+/// The number of transactions in the write-ahead log: the last frame of each has the size of the database.
 fn commits_in_log(path: &Path) -> usize {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
@@ -55,7 +55,7 @@ fn commits_in_log(path: &Path) -> usize {
 }
 
 #[test]
-fn setup_from_threads_and_processes_at_once() {
+fn concurrent_setup_from_threads_and_processes() {
     if let Ok(path) = std::env::var(CHILD) {
         return block_on(saver(Path::new(&path)).setup()).unwrap();
     }
@@ -103,7 +103,7 @@ fn setup_from_threads_and_processes_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn writes_that_wait_are_committed_together_and_a_bad_one_fails_alone() {
+async fn queued_writes_are_committed_together_and_a_bad_one_fails_alone() {
     let (_directory, path) = place();
     let saver = saver(&path);
     saver.setup().await.unwrap();
@@ -124,7 +124,7 @@ async fn writes_that_wait_are_committed_together_and_a_bad_one_fails_alone() {
             let saver = saver.clone();
             async move { (thread_id.clone(), put(&saver, &thread_id, at).await) }
         });
-        // The first poll queues the write; nothing can be committed while the lock is held.
+        // The first poll queues the write, which cannot be committed while the lock is held.
         assert!((&mut put).now_or_never().is_none());
         puts.push(put);
     }
@@ -142,7 +142,7 @@ async fn writes_that_wait_are_committed_together_and_a_bad_one_fails_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn concurrent_puts_are_all_there_after_reopening() {
+async fn concurrent_puts_are_all_stored_after_reopening() {
     let (_directory, path) = place();
     let saver = saver(&path);
     saver.setup().await.unwrap();
@@ -172,14 +172,14 @@ async fn concurrent_puts_are_all_there_after_reopening() {
 }
 
 #[tokio::test]
-async fn a_write_that_was_dropped_before_its_turn_is_skipped() {
+async fn a_queued_write_whose_caller_was_dropped_is_skipped() {
     let (_directory, path) = place();
     let saver = saver(&path);
     saver.setup().await.unwrap();
     put(&saver, "warm", 0).await.unwrap();
     let other = Connection::open(&path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    // The first one waits for the lock; the second is behind it in the queue when its caller goes.
+    // The first write waits for the lock; the second is queued behind it when its caller is dropped.
     let mut first = Box::pin(put(&saver, "first", 0));
     assert!((&mut first).now_or_never().is_none());
     let mut dropped = Box::pin(put(&saver, "dropped", 0));
@@ -193,7 +193,7 @@ async fn a_write_that_was_dropped_before_its_turn_is_skipped() {
 }
 
 #[tokio::test]
-async fn everybody_in_the_queue_hears_of_a_lock_that_is_not_given_up() {
+async fn all_queued_writes_fail_if_the_lock_is_not_released() {
     let (_directory, path) = place();
     let saver = SqliteSaver::builder(&path).busy_timeout(Duration::from_millis(20)).build().unwrap();
     saver.setup().await.unwrap();
@@ -234,7 +234,7 @@ fn acknowledged_writes_survive_a_kill() {
     let mut stored = acknowledged(&mut lines, 40);
     child.kill().unwrap();
     child.wait().unwrap();
-    // The last line may have been cut.
+    // The last line may be incomplete.
     stored.extend(acknowledged(&mut lines, usize::MAX).into_iter().filter(|id| id.len() == 36));
     assert!(stored.len() >= 40);
     let saver = saver(&path);

@@ -1,4 +1,4 @@
-//! Opens the saver or the store of a URL: the one place that knows the backends.
+//! Opens the saver or the store of a URL. Only this module knows the backends.
 
 mod store;
 
@@ -15,7 +15,7 @@ pub(crate) use store::{Scratch, Store, Vectors, store};
 use crate::arguments::Options;
 use crate::failure::{Failure, Result};
 
-/// What this program can open.
+/// The URLs that this program can open.
 const KNOWN: &str = "sqlite:PATH, postgres://USER@HOST/DATABASE or \"host=HOST dbname=DATABASE\"";
 
 /// The prefix of the flags for keys that every command has.
@@ -45,10 +45,10 @@ pub(crate) fn saver(options: &Options, sealed: Sealed) -> Result<Saver> {
     open(url(options)?, cipher, sealed)
 }
 
-/// The `--url` that every command on a database needs.
+/// The `--url` option, required by every command on a database.
 pub(crate) fn url(options: &Options) -> Result<&str> {
     options.url.as_deref().ok_or_else(|| {
-        Failure::usage(format!("no database is named; give --url or set CKPT_URL, for example {KNOWN}"))
+        Failure::usage(format!("no database given; pass --url or set CKPT_URL, for example {KNOWN}"))
     })
 }
 
@@ -67,7 +67,7 @@ impl<'a> Backend<'a> {
         if PostgresConfig::is_conn_string(url) {
             return Ok(Self::Postgres(url));
         }
-        // The rest may have a password in it, so at most the scheme is shown.
+        // The rest may contain a password, so at most the scheme is shown.
         let is_scheme = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
         match url.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) {
             Some(("sqlite", rest)) => match rest.strip_prefix("//").unwrap_or(rest) {
@@ -77,12 +77,12 @@ impl<'a> Backend<'a> {
             Some((scheme, _)) => {
                 Err(Failure::usage(format!("this ckpt does not open {scheme}: URLs; it opens {KNOWN}")))
             }
-            None => Err(Failure::usage(format!("not a URL of a database; this ckpt opens {KNOWN}"))),
+            None => Err(Failure::usage(format!("not a database URL; this ckpt opens {KNOWN}"))),
         }
     }
 }
 
-/// The name of the backend that a URL leads to.
+/// The name of the backend of a URL.
 pub(crate) fn backend(url: &str) -> &'static str {
     match Backend::of(url) {
         Ok(Backend::Sqlite(_)) => "sqlite",
@@ -112,7 +112,7 @@ pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<
     })
 }
 
-/// Whether two URLs name one database, as far as they tell.
+/// Whether two URLs name the same database, judging by their texts.
 pub(crate) fn same_database(one: &str, other: &str) -> bool {
     match (Backend::of(one), Backend::of(other)) {
         (Ok(Backend::Sqlite(one)), Ok(Backend::Sqlite(other))) => same_file(one, other),
@@ -146,7 +146,7 @@ pub(crate) struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    /// The flags that every command has. Without a file, the environment variable counts, too.
+    /// The flags that every command has. Without a file, the environment variable is used.
     pub(crate) fn of_every_command(options: &'a Options) -> Self {
         Self { flags: EVERY_COMMAND, file: options.key_file.as_deref(), gcm: &options.gcm_key }
     }
@@ -156,7 +156,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// The keys: from files, else from the environment.
+/// The keys from files, otherwise from the environment.
 pub(crate) fn cipher(keys: &Keys<'_>) -> Result<Option<Cipher>> {
     let flags = keys.flags;
     let aes = match keys.file {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn one_database_is_known_under_its_names() {
+    fn different_names_of_one_database_are_recognized() {
         let one = "postgres://me:pw@localhost/agents";
         for same in
             [one, "postgresql://you@127.0.0.1:5432/agents?sslmode=disable", "host=LOCALHOST dbname=agents"]

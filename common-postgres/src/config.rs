@@ -32,21 +32,21 @@ const LOCALHOST: &str = "localhost";
 const DEFAULT_PORT: u16 = 5432;
 /// The maximum size of a pool.
 const MAX_CONNECTIONS: usize = 10;
-/// Setup holds an advisory lock on one connection and works on another.
-const LEAST_CONNECTIONS: usize = 2;
-/// Firewalls and load balancers drop idle connections after four minutes or more; the system's default of two hours is too
+/// The minimum size of a pool: setup holds an advisory lock on one connection and works on another.
+const MIN_CONNECTIONS: usize = 2;
+/// Firewalls and load balancers may drop idle connections after four minutes; the system's default of two hours is too
 /// long.
 const KEEPALIVES_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVES_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVES_COUNT: u32 = 3;
-/// Without it, a statement on a connection that was cut without notice waits for about 15 minutes.
+/// Without it, a statement on a silently dropped connection waits for about 15 minutes.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Every statement finds its rows by key, so the best plan does not depend on the values: one generic plan, without JIT,
 /// which costs more than such a statement. Without statistics the planner may prefer another index and a sort, which reads
 /// a whole thread, although the key gives the order.
 const GENERIC_PLANS: &str = "-c plan_cache_mode=force_generic_plan -c enable_sort=off -c jit=off";
-/// PostgreSQL keeps timeouts as milliseconds in an `i32`.
-const LONGEST_TIMEOUT_MS: u128 = i32::MAX as u128;
+/// PostgreSQL stores timeouts as milliseconds in an `i32`.
+const MAX_TIMEOUT_MS: u128 = i32::MAX as u128;
 
 /// The TLS mode of connections, as libpq names them.
 ///
@@ -54,18 +54,18 @@ const LONGEST_TIMEOUT_MS: u128 = i32::MAX as u128;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SslMode {
-    /// Never TLS.
+    /// No TLS.
     Disable,
     /// TLS if the server offers it. The server is not verified unless a root certificate is given. If the TLS handshake
     /// fails, the connection fails: there is no fallback to plain text.
     Prefer,
-    /// TLS or no connection. The server is not verified unless a root certificate is given: then this is
+    /// TLS is required. The server is not verified unless a root certificate is given: then this is
     /// [`VerifyCa`](Self::VerifyCa).
     Require,
     /// TLS, and the server's certificate must be signed by the given root certificate.
     VerifyCa,
     /// TLS, and the server's certificate must be for the host's name and signed by the given root certificate, or
-    /// by one that the system trusts.
+    /// by a root that the system trusts.
     VerifyFull,
 }
 
@@ -82,7 +82,7 @@ impl SslMode {
     }
 }
 
-/// What it takes to connect to a PostgreSQL server.
+/// The configuration of connections to a PostgreSQL server.
 ///
 /// It comes from a connection string and libpq's environment variables ([`from_conn_string`](Self::from_conn_string)) or
 /// from [`new`](Self::new); the setters override both. Opens no connection and reads no file until
@@ -112,10 +112,10 @@ pub struct PostgresConfig {
 }
 
 impl PostgresConfig {
-    /// Names host, user and database; everything else has its default.
+    /// Makes a configuration with this host, user and database, and defaults for everything else.
     ///
-    /// A host that begins with `/` is the directory of a Unix socket. Several hosts are separated by commas; they
-    /// are tried in turn.
+    /// A host that begins with `/` is the directory of a Unix socket. Several hosts are separated by commas and tried
+    /// in order.
     pub fn new(host: impl AsRef<str>, user: impl Into<String>, database: impl Into<String>) -> Self {
         let mut config = Self::empty();
         config.hosts = host.as_ref().split(',').map(str::to_owned).collect();
@@ -124,13 +124,13 @@ impl PostgresConfig {
         config
     }
 
-    /// Reads a connection string as libpq does: a URL, or `key=value` pairs as in `host=localhost dbname=agents`. What it
-    /// leaves out comes from libpq's environment variables; an empty string leaves everything to them.
+    /// Reads a connection string as libpq does: a URL, or `key=value` pairs as in `host=localhost dbname=agents`. Missing
+    /// parameters come from libpq's environment variables; the string may be empty.
     ///
     /// # URLs
     /// `postgres://user:password@host:port/database?parameter=value`, where every part is optional. `postgresql://` is
-    /// the same. The parts are percent-encoded: a password with one of
-    /// `@ : / ? % [ ]` in it needs that (`%40 %3A %2F %3F %25 %5B %5D`). Several hosts are separated by commas, each
+    /// the same. The parts are percent-encoded: in a password, write
+    /// `@ : / ? % [ ]` as `%40 %3A %2F %3F %25 %5B %5D`. Several hosts are separated by commas, each
     /// with its port; a Unix socket's directory is written `%2Fvar%2Frun%2Fpostgresql`, or as `?host=/var/run/postgresql`.
     ///
     /// # Pairs
@@ -138,18 +138,18 @@ impl PostgresConfig {
     /// backslash escapes a quote or a backslash.
     ///
     /// # Parameters
-    /// Those of libpq, with its meaning: `host`, `hostaddr`, `port`, `user`, `password`, `dbname`, `sslmode`
+    /// libpq's parameters, with libpq's meaning: `host`, `hostaddr`, `port`, `user`, `password`, `dbname`, `sslmode`
     /// (all but `allow`), `sslrootcert` (a path, or `system`), `sslcert`, `sslkey`, `sslnegotiation`,
     /// `channel_binding`, `application_name`, `options`, `connect_timeout` (0 is none), `keepalives`,
     /// `keepalives_idle`, `keepalives_interval`, `keepalives_count`, `tcp_user_timeout`, `load_balance_hosts` and
-    /// `target_session_attrs` (`any`, `read-write`, `read-only`). Without a host it is `localhost`, without a user the
-    /// operating system's, without a database the one with the user's name. Parameters that ask for what is done anyway
-    /// are accepted: `gssencmode` (`disable`, `prefer`), `client_encoding` (UTF-8), `ssl_min_protocol_version` (up to
-    /// `TLSv1.2`), `sslcompression`, and `fallback_application_name`.
+    /// `target_session_attrs` (`any`, `read-write`, `read-only`). The default host is `localhost`, the default user is
+    /// the operating system's, and the default database has the user's name. Parameters that request the existing
+    /// behavior are accepted: `gssencmode` (`disable`, `prefer`), `client_encoding` (UTF-8), `ssl_min_protocol_version`
+    /// (up to `TLSv1.2`), `sslcompression`, and `fallback_application_name`.
     ///
-    /// Parameters of ours: `schema` ([`schema`](Self::schema)), `pool_size`
+    /// Our own parameters: `schema` ([`schema`](Self::schema)), `pool_size`
     /// ([`max_connections`](Self::max_connections)), `acquire_timeout` (seconds), `statement_timeout` (milliseconds) and
-    /// `pgbouncer` (`true` or `false`). Every time may have one of PostgreSQL's units: `us`, `ms`, `s`, `min`, `h`, `d`.
+    /// `pgbouncer` (`true` or `false`). Durations may have one of PostgreSQL's units: `us`, `ms`, `s`, `min`, `h`, `d`.
     ///
     /// # Environment
     /// `PGHOST`, `PGHOSTADDR`, `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE`, `PGSSLMODE`, `PGSSLROOTCERT`,
@@ -158,22 +158,22 @@ impl PostgresConfig {
     /// Empty ones are ignored. Password and service files are not read.
     ///
     /// # Errors
-    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for a string, parameter or variable that is invalid,
-    /// and for a variable that is not supported and would change where or how safely libpq connects. The error shows
-    /// neither the password nor the string.
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid string, parameter or variable, and
+    /// for an unsupported variable that would change where or how securely libpq connects. The error contains neither
+    /// the password nor the string.
     pub fn from_conn_string(text: &str) -> Result<Self> {
         Self::from_conn_string_and(text, std::env::var_os)
     }
 
-    /// Whether a text has the form of a connection string: it begins with `postgres://`, `postgresql://`, or the name of
-    /// a parameter and `=`.
+    /// Whether a text looks like a connection string: it begins with `postgres://`, `postgresql://`, or the name of a
+    /// parameter and `=`.
     pub fn is_conn_string(text: &str) -> bool {
         let is_pairs =
             || text.split_once('=').is_some_and(|(key, _)| parameters::KNOWN.contains(&key.trim()));
         url::without_scheme(text).is_some() || is_pairs()
     }
 
-    /// Whether two configurations name the same schema of the same database, as far as their texts tell: one server in
+    /// Whether two configurations name the same schema of the same database, judging by their texts: one server in
     /// common is enough, and all loopback addresses are one server. Names are not resolved.
     pub fn is_same_database(&self, other: &Self) -> bool {
         let database = |config: &Self| config.database.clone().or_else(|| config.user.clone());
@@ -203,7 +203,7 @@ impl PostgresConfig {
 
     fn from_conn_string_and(text: &str, lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self> {
         let mut config = Self::from_variables(lookup)?;
-        // A URL has its scheme before any value.
+        // In a URL, the scheme precedes any `=`.
         if text.split('=').next().is_some_and(|start| start.contains("://")) {
             url::parse(text, &mut config)?;
         } else {
@@ -263,10 +263,10 @@ impl PostgresConfig {
         self
     }
 
-    /// Sets the PEM file with the trusted root certificates, or `system` for those of the operating system. A self-signed
-    /// certificate of the server is a root, too.
+    /// Sets the PEM file with the trusted root certificates, or `system` for those of the operating system. A
+    /// self-signed server certificate is a root, too.
     ///
-    /// `system` requires [`SslMode::VerifyFull`], and makes it the default: anybody can get a certificate from a public
+    /// `system` requires [`SslMode::VerifyFull`], and makes it the default: anyone can get a certificate from a public
     /// authority, so only the host's name identifies the server.
     #[must_use]
     pub fn ssl_root_cert(mut self, path: impl Into<PathBuf>) -> Self {
@@ -329,7 +329,7 @@ impl PostgresConfig {
 
     /// Declares that the server is a PgBouncer in transaction mode.
     ///
-    /// Then there are no named statements, and the startup packet has no parameter that PgBouncer refuses.
+    /// Then no named statements are used, and the startup packet contains no parameter that PgBouncer rejects.
     #[must_use]
     pub fn pgbouncer(mut self, pgbouncer: bool) -> Self {
         self.pgbouncer = pgbouncer;
@@ -348,7 +348,7 @@ impl PostgresConfig {
     /// certificate.
     pub fn pool(&self) -> Result<Pool> {
         let config = self.driver_config()?;
-        // Costs no round trip. It only sees connections that the driver knows to be closed; on others, the next statement
+        // Costs no round trip. It only detects connections that the driver knows to be closed; on others, the next statement
         // fails.
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = match self.connector()? {
@@ -368,10 +368,10 @@ impl PostgresConfig {
             .timeouts(timeouts)
             .runtime(Runtime::Tokio1)
             .build()
-            .map_err(|error| invalid("the pool cannot be made").with_source(error))
+            .map_err(|error| invalid("the pool cannot be created").with_source(error))
     }
 
-    /// The mode that was set, or the default for the other parameters.
+    /// The mode that was set, or the default that follows from the other parameters.
     fn effective_ssl_mode(&self) -> SslMode {
         if !self.hosts.is_empty() && self.host_addrs.is_empty() && self.hosts.iter().all(is_socket) {
             return SslMode::Disable;
@@ -445,16 +445,16 @@ impl PostgresConfig {
     }
 
     fn validate(&self) -> Result<()> {
-        if self.max_connections < LEAST_CONNECTIONS {
+        if self.max_connections < MIN_CONNECTIONS {
             return Err(invalid("the pool needs at least 2 connections: setup holds a lock on one of them")
                 .with("max_connections", self.max_connections));
         }
         let (hosts, addrs, ports) = (self.hosts.len().max(1), self.host_addrs.len(), self.ports.len());
         if addrs > 0 && !self.hosts.is_empty() && hosts != addrs {
-            return Err(invalid("give as many values of hostaddr as of host"));
+            return Err(invalid("hostaddr and host must have the same number of values"));
         }
         if ports > 1 && ports != hosts.max(addrs) {
-            return Err(invalid("give one port, or as many as hosts"));
+            return Err(invalid("give one port, or one for each host"));
         }
         if self.ports.contains(&0) {
             return Err(must_be("port", "a number from 1 to 65535"));
@@ -488,19 +488,19 @@ impl PostgresConfig {
                      ALTER ROLE name SET statement_timeout = …",
                 ));
             }
-            if timeout.as_millis() > LONGEST_TIMEOUT_MS {
+            if timeout.as_millis() > MAX_TIMEOUT_MS {
                 return Err(must_be("statement_timeout", "at most 2147483647 ms, which is 24 days"));
             }
         }
         Ok(())
     }
 
-    /// The `options` of the startup packet, which PgBouncer refuses unless they are the user's own.
+    /// The `options` of the startup packet. PgBouncer rejects them, so behind it only the user's own are sent.
     fn startup_options(&self) -> Option<String> {
         if self.pgbouncer {
             return self.options.clone();
         }
-        // The last one counts: the user's options override our choice of plans, and the setter overrides both.
+        // The last option wins: the user's options override our plan settings, and the setter overrides both.
         let mut options = GENERIC_PLANS.to_owned();
         if let Some(more) = &self.options {
             options.push(' ');

@@ -1,4 +1,4 @@
-//! The options of connections, which every backend's builder offers.
+//! The connection options that every backend's builder offers.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use deadpool_postgres::Pool;
 
 use crate::{Database, PostgresConfig};
 
-/// The longest name that PostgreSQL does not truncate.
-const LONGEST_NAME: usize = 63;
+/// PostgreSQL truncates longer names.
+const MAX_NAME_BYTES: usize = 63;
 
 /// Where the connections come from.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub enum ConnectionSource {
 
 impl fmt::Debug for ConnectionSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A connection string may have a password.
+        // A connection string may contain a password.
         f.write_str(match self {
             Self::ConnString(_) => "ConnString",
             Self::Config(_) => "Config",
@@ -67,13 +67,13 @@ impl Default for ConnectionOptions {
 }
 
 impl ConnectionOptions {
-    /// Makes a pool with these options, or takes the application's own, and returns the schema of the tables with it, if
+    /// Creates a pool with these options, or uses the application's own, and returns it with the schema of the tables, if
     /// one is set here or in the connection string. Opens no connection.
     ///
     /// # Errors
     /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid connection string or option, for a
-    /// certificate that cannot be read, for a schema whose name does not have 1 to 63 bytes or has U+0000 in it, and for
-    /// limits and timeouts on a pool that is the application's own.
+    /// certificate that cannot be read, for a schema whose name is not 1 to 63 bytes long or contains U+0000, and for
+    /// limits and timeouts on a pool that belongs to the application.
     pub fn database(&self, source: &ConnectionSource) -> Result<(Database, Option<String>)> {
         let mut config = match source {
             ConnectionSource::ConnString(text) => PostgresConfig::from_conn_string(text)?,
@@ -87,7 +87,7 @@ impl ConnectionOptions {
                 ];
                 if set.contains(&true) {
                     return Err(Error::invalid_config(
-                        "the pool has its own limits and timeouts; set them where it is made",
+                        "the pool has its own limits and timeouts; set them where the pool is created",
                     ));
                 }
                 let named_statements = !self.pgbouncer.unwrap_or(false);
@@ -116,10 +116,10 @@ impl ConnectionOptions {
     }
 }
 
-/// Refuses a name that the server would not keep as it is.
+/// Rejects a name that the server would truncate or cannot store.
 fn check_schema(schema: Option<String>) -> Result<Option<String>> {
     match schema {
-        Some(schema) if schema.is_empty() || schema.len() > LONGEST_NAME || schema.contains('\0') => {
+        Some(schema) if schema.is_empty() || schema.len() > MAX_NAME_BYTES || schema.contains('\0') => {
             Err(Error::invalid_config("a schema's name has 1 to 63 bytes").with("schema", schema))
         }
         schema => Ok(schema),
@@ -157,16 +157,16 @@ macro_rules! connection_setters {
             self
         }
 
-        /// Sets how long one statement may run, before the server ends it and the call fails with
-        /// [`Timeout`](checkpoint_core::ErrorKind::Timeout): what the server says unless set here or in the connection string. It
-        /// holds for `setup()` too, which builds indexes.
+        /// Sets how long one statement may run before the server cancels it and the call fails with
+        /// [`Timeout`](checkpoint_core::ErrorKind::Timeout): the server's setting unless set here or in the connection
+        /// string. It also applies to `setup()`, which builds indexes.
         pub fn statement_timeout(mut self, timeout: ::std::time::Duration) -> Self {
             self.connection.statement_timeout = Some(timeout);
             self
         }
 
         /// Works behind a pooler in transaction mode (PgBouncer, and the pooled connections of managed services): no named
-        /// statements, no session settings. The server then plans each call anew; a call is still one round trip.
+        /// statements, no session settings. The server then plans each call again; a call is still one round trip.
         pub fn pgbouncer(mut self, pgbouncer: bool) -> Self {
             self.connection.pgbouncer = Some(pgbouncer);
             self
@@ -204,7 +204,7 @@ mod tests {
         ] {
             assert_eq!(schema(text, set).unwrap().as_deref(), expected, "{text} {set:?}");
         }
-        let long = "x".repeat(LONGEST_NAME + 1);
+        let long = "x".repeat(MAX_NAME_BYTES + 1);
         for set in ["", "a\0b", &long] {
             assert_eq!(schema("host=h", Some(set)).unwrap_err().kind(), ErrorKind::InvalidConfig, "{set}");
         }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pgbouncer_in_the_connection_string_counts() {
+    async fn pgbouncer_in_the_connection_string_is_used() {
         let options = ConnectionOptions::default();
         let (database, _) =
             options.database(&ConnectionSource::ConnString("host=h pgbouncer=true".into())).unwrap();
@@ -227,7 +227,7 @@ mod tests {
         assert!(format!("{database:?}").contains("named_statements: true"));
     }
 
-    /// The environment belongs to a whole process, so it is that of a child.
+    /// The environment belongs to the whole process, so this uses a child process.
     fn in_child(variables: &[(&str, &str)]) {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", "connect::tests::child", "--ignored"]).env_clear();
@@ -236,7 +236,7 @@ mod tests {
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }
 
-    /// Opens what the connection string `CONN` and the environment say, and expects the hosts or the error in `EXPECT`.
+    /// Builds from the connection string `CONN` and the environment, and expects the hosts or the error in `EXPECT`.
     #[test]
     #[ignore = "the child of another test"]
     fn child() {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn builders_heed_the_environment() {
+    fn builders_use_the_environment() {
         for text in ["", "postgres://", "dbname=d", "postgres:///d"] {
             let conn = ("CONN", text);
             in_child(&[conn, ("EXPECT", "hosts: []")]);

@@ -1,4 +1,4 @@
-//! TLS by rustls, with libpq's modes.
+//! TLS with rustls, in libpq's modes.
 
 #[cfg(test)]
 mod tests;
@@ -29,9 +29,9 @@ use crate::config::{SslMode, invalid};
 /// The trusted root certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RootCert {
-    /// Those of the operating system.
+    /// The operating system's roots.
     System,
-    /// Those in a PEM file.
+    /// The roots in a PEM file.
     File(PathBuf),
 }
 
@@ -64,7 +64,7 @@ fn client_config(
     }
     if root == Some(&RootCert::System) && !matches!(mode, SslMode::VerifyFull | SslMode::Disable) {
         return Err(invalid(
-            "sslrootcert=system needs sslmode=verify-full: anybody can get such a certificate",
+            "sslrootcert=system needs sslmode=verify-full: anyone can get a certificate from a public authority",
         ));
     }
     // Explicit, so that it does not depend on the process-wide default provider of the application.
@@ -110,7 +110,7 @@ fn client_config(
 fn system_roots() -> Result<Vec<CertificateDer<'static>>> {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {
-        let error = invalid("the system has no certificates that it trusts; name a file in sslrootcert");
+        let error = invalid("the system has no trusted certificates; name a file in sslrootcert");
         return Err(match found.errors.into_iter().next() {
             Some(source) => error.with_source(source),
             None => error,
@@ -124,7 +124,7 @@ fn root_store(certs: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>> {
     // Certificates that cannot be parsed are ignored, as long as there are others.
     let (added, _) = roots.add_parsable_certificates(certs.iter().cloned());
     if added == 0 {
-        return Err(invalid("none of the certificates in sslrootcert can be used"));
+        return Err(invalid("no certificate in sslrootcert is usable"));
     }
     Ok(Arc::new(roots))
 }
@@ -136,7 +136,7 @@ fn full_verifier(
 ) -> Result<Arc<WebPkiServerVerifier>> {
     WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider))
         .build()
-        .map_err(|error| invalid("the certificates in sslrootcert cannot be used").with_source(error))
+        .map_err(|error| invalid("the certificates in sslrootcert are not usable").with_source(error))
 }
 
 fn read_certs(parameter: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
@@ -152,7 +152,7 @@ fn read_certs(parameter: &'static str, path: &Path) -> Result<Vec<CertificateDer
 /// The client's certificate and its key.
 fn read_pair(cert: &Path, key: &Path, provider: &CryptoProvider) -> Result<CertifiedKey> {
     let key_of = |error: rustls::Error| {
-        invalid("the certificate in sslcert and the key in sslkey do not belong together, or are of an unknown kind")
+        invalid("the certificate in sslcert and the key in sslkey do not match, or are of an unknown kind")
             .with("sslcert", cert.display())
             .with("sslkey", key.display())
             .with_source(error)
@@ -177,7 +177,7 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     })
 }
 
-/// PKCS#8 marks it in the first line, the older formats in a header.
+/// PKCS#8 marks encryption in the first line, the older formats in a header.
 fn is_encrypted(path: &Path) -> bool {
     std::fs::read_to_string(path).is_ok_and(|text| {
         text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED")
@@ -190,7 +190,7 @@ fn unreadable(parameter: &'static str, path: &Path, error: pem::Error) -> Error 
         pem::Error::NoItemsFound if parameter == "sslkey" => ("has no private key in PEM format", None),
         pem::Error::NoItemsFound => ("has no certificate in PEM format", None),
         // The source would show lines of the file, which may be a key.
-        _ => ("is no PEM file, or it is damaged", None),
+        _ => ("is not a PEM file, or is damaged", None),
     };
     let message = format!("the file in {parameter} {what}");
     let error = Error::invalid_config(message).with("path", path.display());
@@ -200,17 +200,17 @@ fn unreadable(parameter: &'static str, path: &Path, error: pem::Error) -> Error 
     }
 }
 
-/// What the server has to prove.
+/// What the verifier checks.
 enum Check {
-    /// That it has the key of its certificate: `require` and `prefer`.
+    /// The server has the key of its certificate: `require` and `prefer`.
     Key,
-    /// Also that one of the roots has signed its certificate: `verify-ca`.
+    /// Also, one of the roots has signed its certificate: `verify-ca`.
     Chain(Arc<RootCertStore>),
-    /// Also that the certificate is for the host's name: `verify-full`.
+    /// Also, the certificate is for the host's name: `verify-full`.
     Full(Arc<WebPkiServerVerifier>),
 }
 
-/// libpq's modes. rustls itself only has full verification.
+/// Implements libpq's modes. rustls itself only has full verification.
 struct Verifier {
     check: Check,
     /// The certificates of `sslrootcert`.
@@ -261,7 +261,7 @@ impl ServerCertVerifier for Verifier {
         };
         match verified {
             // PostgreSQL's manual creates a self-signed server certificate that is marked as an authority's, and libpq
-            // accepts it as its own root. webpki checks the dates before this mark; the name is left to check.
+            // accepts it as its own root. webpki has checked the dates before this mark; only the name is still unchecked.
             Err(error)
                 if webpki_error(&error) == Some(&webpki::Error::CaUsedAsEndEntity)
                     && self.given.contains(end_entity) =>
@@ -291,7 +291,7 @@ impl ServerCertVerifier for Verifier {
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         match verify_tls13_signature(message, cert, dss, &self.algorithms) {
-            // With OpenSSL 3.0 and older, the manual's commands make certificates of version 1. rustls does not parse
+            // With OpenSSL 3.0 and older, the manual's commands create certificates of version 1. rustls does not parse
             // them, but without verification only their key is needed.
             Err(error) if matches!(self.check, Check::Key) && is_version_1(&error) => {
                 let key = public_key(cert).ok_or(error)?;
@@ -309,12 +309,12 @@ impl ServerCertVerifier for Verifier {
 /// The public key of a certificate of any version.
 fn public_key(cert: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
     let anchor = webpki::anchor_from_trusted_cert(cert).ok()?;
-    // An anchor has the contents of the key's SEQUENCE alone.
+    // An anchor has only the contents of the key's SEQUENCE.
     let key = DistinguishedName::in_sequence(&anchor.subject_public_key_info);
     Some(SubjectPublicKeyInfoDer::from(key.as_ref()).into_owned())
 }
 
-/// The error of the verification, where rustls has none of its own for it.
+/// The verification error from webpki, for which rustls has no error of its own.
 pub(crate) fn webpki_error(error: &rustls::Error) -> Option<&webpki::Error> {
     match error {
         rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(error))) => error.downcast_ref(),

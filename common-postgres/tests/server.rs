@@ -1,5 +1,5 @@
-//! Connections to a real server: TLS in every mode, certificates that fit and those that do not, and what the server's
-//! words become.
+//! Connections to a real server: TLS in every mode, valid and invalid certificates, and the mapping of the server's
+//! errors.
 //!
 //! `CHECKPOINT_TEST_POSTGRES_URL` names a superuser of a server on this machine; `CHECKPOINT_TEST_POSTGRES_CERTS` the
 //! folder with `ca.crt`, `wrong-ca.crt`, `client.crt` and `client.key`, where the server has TLS for `localhost` and
@@ -35,7 +35,7 @@ impl Server {
         let Some(url) = std::env::var(variable).ok().filter(|url| !url.is_empty()) else {
             return Ok(None);
         };
-        // Read by the driver, so that our own reading is not its own witness.
+        // Parsed by the driver, so that the test does not depend on our own parser.
         let url: tokio_postgres::Config =
             url.parse().map_err(|error| format!("{variable} cannot be read: {error}"))?;
         let password = url.get_password().unwrap_or_default();
@@ -53,7 +53,7 @@ impl Server {
             .password(self.password.clone())
     }
 
-    /// The server under another name than its certificate has.
+    /// The server under a name that its certificate does not have.
     fn misnamed(&self) -> Result<PostgresConfig, Failed> {
         let (port, user, database) = (self.port, &self.user, &self.database);
         let url = format!("postgres://{user}@other.example:{port}/{database}?hostaddr=127.0.0.1");
@@ -109,8 +109,8 @@ async fn modes_without_verification(Tls(server, _): &Tls) -> Test {
         check(uses_tls(&config.clone().ssl_mode(SslMode::Require)).await?, "require used no TLS")?;
         check(uses_tls(&config).await?, "prefer is not the default")?;
     }
-    // Whoever answers is believed, under any name.
-    check(uses_tls(&server.misnamed()?.ssl_mode(SslMode::Require)).await?, "require looked at the name")
+    // The server is not verified, so any name works.
+    check(uses_tls(&server.misnamed()?.ssl_mode(SslMode::Require)).await?, "require checked the name")
 }
 
 async fn right_authority(tls: &Tls) -> Test {
@@ -130,21 +130,21 @@ async fn wrong_authority(tls: &Tls) -> Test {
         let config = tls.0.config("localhost").ssl_mode(mode).ssl_root_cert(&ca);
         refused(&config, ErrorKind::InvalidConfig, "not signed by").await?;
     }
-    // Nor is it one that the system trusts, if that trusts any.
+    // The system does not trust it either.
     refused(&tls.0.config("localhost").ssl_mode(SslMode::VerifyFull), ErrorKind::InvalidConfig, "").await?;
     Ok(())
 }
 
 async fn wrong_host_name(tls: &Tls) -> Test {
     let config = tls.0.misnamed()?.ssl_root_cert(tls.file("ca.crt"));
-    check(uses_tls(&config.clone().ssl_mode(SslMode::VerifyCa)).await?, "verify-ca looked at the name")?;
+    check(uses_tls(&config.clone().ssl_mode(SslMode::VerifyCa)).await?, "verify-ca checked the name")?;
     refused(&config.ssl_mode(SslMode::VerifyFull), ErrorKind::InvalidConfig, "another name").await?;
     Ok(())
 }
 
 async fn client_certificate(tls: &Tls) -> Test {
     let admin = connect(&tls.0.config("localhost")).await.map_err(report)?;
-    // Another run may have made it.
+    // Another run may have created it.
     let _ = admin.batch_execute("CREATE ROLE cert_user LOGIN").await;
     let config = PostgresConfig::new("localhost", "cert_user", tls.0.database.clone())
         .port(tls.0.port)
@@ -153,9 +153,9 @@ async fn client_certificate(tls: &Tls) -> Test {
     let with = config.clone().ssl_client_cert(tls.file("client.crt"), tls.file("client.key"));
     check(uses_tls(&with).await?, "no TLS")?;
     refused(&config, ErrorKind::InvalidConfig, "does not allow this role to connect").await?;
-    // Its own key belongs to no other certificate.
+    // A key that does not match the certificate.
     let mixed = config.ssl_client_cert(tls.file("ca.crt"), tls.file("client.key"));
-    refused(&mixed, ErrorKind::InvalidConfig, "do not belong together").await?;
+    refused(&mixed, ErrorKind::InvalidConfig, "do not match").await?;
     Ok(())
 }
 
@@ -210,7 +210,7 @@ async fn odd_password(server: &Server) -> Test {
     result.map(drop).map_err(report)
 }
 
-async fn wrong_ways_in(server: &Server) -> Test {
+async fn failed_logins(server: &Server) -> Test {
     let config = server.config("127.0.0.1");
     let wrong = "hunter2-is-wrong";
     let error =
@@ -230,17 +230,17 @@ async fn wrong_ways_in(server: &Server) -> Test {
     check(error.is_retryable(), "a server that is down may come back")?;
     let error = refused(&server.config("/nowhere"), ErrorKind::Unavailable, "cannot be reached").await?;
     check(error.is_retryable(), "a socket that is missing may come back")?;
-    // The first host is dead, the second lives.
+    // The first host is down, the second is up.
     let two = format!("postgres://{}@127.0.0.1:1,127.0.0.1:{}/{}", server.user, server.port, server.database);
     let two = PostgresConfig::from_conn_string(&two).map_err(report)?.password(server.password.clone());
     connect(&two).await.map(drop).map_err(report)
 }
 
-async fn words_of_the_server(server: &Server) -> Test {
+async fn server_errors(server: &Server) -> Test {
     let config = server.config("127.0.0.1").statement_timeout(Duration::from_secs(1));
     let client = connect(&config).await.map_err(report)?;
     let secret = "visible-value-4711";
-    // Nothing that compression makes short enough for an index.
+    // Incompressible, so that it is too long for an index.
     let long: Vec<String> =
         (0..3_000_u64).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_string()).collect();
     let long = long.concat();
@@ -280,7 +280,7 @@ async fn words_of_the_server(server: &Server) -> Test {
         let shown = format!("{error} {error:?} {source}");
         let found = (error.kind(), error.is_retryable());
         check(found == (kind, retryable), &format!("{statement:.60} is {found:?}: {shown}"))?;
-        check(source.contains("SQLSTATE"), &format!("{statement:.60} lost the server's words: {shown}"))?;
+        check(source.contains("SQLSTATE"), &format!("{statement:.60} lost the server's message: {shown}"))?;
         check(!shown.contains(secret), &format!("{statement:.60} shows the value: {shown}"))?;
         client.batch_execute("ROLLBACK").await.map_err(|error| report(convert(error)))?;
     }
@@ -293,7 +293,7 @@ async fn changed_table(server: &Server) -> Test {
     run("CREATE TEMP TABLE changing (a int)").await.map_err(|error| report(convert(error)))?;
     let statement = client.prepare("SELECT * FROM changing").await.map_err(|error| report(convert(error)))?;
     client.query(&statement, &[]).await.map_err(|error| report(convert(error)))?;
-    // In any language the server speaks.
+    // In any language of the server's messages.
     run("ALTER TABLE changing ADD b int").await.map_err(|error| report(convert(error)))?;
     let Err(error) = client.query(&statement, &[]).await else { return Err("the old plan was used".into()) };
     check(is_stale_statement(&error), "not seen as stale")?;
@@ -312,7 +312,7 @@ async fn cut_connection(server: &Server) -> Test {
         .execute("SELECT pg_terminate_backend($1, 10000)", &[&pid])
         .await
         .map_err(|error| report(convert(error)))?;
-    // Either the driver knows by now that it was closed, or it gets the server's last word.
+    // Either the driver already knows that it was closed, or it gets the server's final message.
     let Err(error) = client.query_one("SELECT 1", &[]).await else { return Err("it is still there".into()) };
     let error = convert(error);
     check(error.kind() == ErrorKind::Unavailable && error.is_retryable(), &format!("{error:?}"))?;
@@ -327,7 +327,7 @@ async fn exhausted_pool(server: &Server) -> Test {
     let pool = config.pool().map_err(report)?;
     let first = pool.get().await.map_err(|error| report(convert_pool(error)))?;
     let _second = pool.get().await.map_err(|error| report(convert_pool(error)))?;
-    let Err(error) = pool.get().await else { return Err("a third of two".into()) };
+    let Err(error) = pool.get().await else { return Err("a third connection of two".into()) };
     let error = convert_pool(error);
     check(error.kind() == ErrorKind::Timeout && error.is_retryable(), &format!("{error:?}"))?;
     check(error.message().contains("max_connections"), error.message())?;
@@ -341,7 +341,7 @@ async fn exhausted_pool(server: &Server) -> Test {
 
 async fn through_pgbouncer(server: &Server) -> Test {
     let config = server.config("127.0.0.1");
-    // It does not take what a direct server is told at startup.
+    // It rejects the startup parameters that a direct server accepts.
     refused(&config, ErrorKind::InvalidConfig, "pgbouncer(true)").await?;
     let config = config.pgbouncer(true);
     let client = connect(&config).await.map_err(report)?;
@@ -352,7 +352,7 @@ async fn through_pgbouncer(server: &Server) -> Test {
     Ok(())
 }
 
-/// A test that runs where its server is, and is shown as ignored, or failed if it is required, elsewhere.
+/// A test that runs if its server is available, and is otherwise ignored, or failed if the server is required.
 fn trial<S, F>(name: &'static str, on: Option<&Arc<S>>, missing: &'static str, test: F) -> Trial
 where
     S: Send + Sync + 'static,
@@ -401,8 +401,8 @@ fn trials() -> Result<Vec<Trial>, Failed> {
         trial("tls::client_certificate", on_tls, no_certs, client_certificate),
         trial("startup_settings", on, no_server, startup_settings),
         trial("odd_password", on, no_server, odd_password),
-        trial("wrong_ways_in", on, no_server, wrong_ways_in),
-        trial("words_of_the_server", on, no_server, words_of_the_server),
+        trial("failed_logins", on, no_server, failed_logins),
+        trial("server_errors", on, no_server, server_errors),
         trial("changed_table", on, no_server, changed_table),
         trial("cut_connection", on, no_server, cut_connection),
         trial("exhausted_pool", on, no_server, exhausted_pool),

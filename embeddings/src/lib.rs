@@ -1,8 +1,8 @@
-//! Embeddings for stores that search by meaning.
+//! Embeddings for the semantic search of stores.
 //!
-//! [`OpenAiEmbeddings`] asks a server that speaks OpenAI's API: OpenAI itself, or Ollama, vLLM, LM Studio, llama.cpp and
-//! others on a machine of your own. Give it to an [`IndexConfig`](checkpoint_core::store::IndexConfig), with as many
-//! dimensions as the model's vectors have:
+//! [`OpenAiEmbeddings`] calls a server with OpenAI's API: OpenAI itself, or Ollama, vLLM, LM Studio, llama.cpp and
+//! others on your own machine. Pass it to an [`IndexConfig`](checkpoint_core::store::IndexConfig), with the number of
+//! dimensions of the model's vectors:
 //!
 #![cfg_attr(feature = "openai", doc = "```no_run")]
 #![cfg_attr(not(feature = "openai"), doc = "```ignore")]
@@ -13,7 +13,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> checkpoint_core::Result<()> {
-//! // OPENAI_API_KEY, and OPENAI_BASE_URL for another server than OpenAI's.
+//! // OPENAI_API_KEY, and OPENAI_BASE_URL for a server other than OpenAI's.
 //! let embeddings = OpenAiEmbeddings::from_env("text-embedding-3-small").build()?;
 //! let store = InMemoryStore::builder().index(IndexConfig::new(1536, embeddings).fields(["text"])).build()?;
 //! store.put(["notes"], "1", json!({"text": "the cat sleeps all day"})).await?;
@@ -22,20 +22,20 @@
 //! # }
 //! ```
 //!
-//! # What is sent, and where
+//! # Privacy
 //!
-//! Texts go to `{base_url}/embeddings` and nowhere else. Proxies that the environment names are not used, and redirects
-//! are not followed, so that neither texts nor the key reach a host that nobody named. `https` trusts the system's
-//! certificates, or those that `SSL_CERT_FILE` and `SSL_CERT_DIR` name. With `http` everything is in clear, the key
-//! too: it is for a server on the same machine or in a network that you trust.
+//! Texts are only sent to `{base_url}/embeddings`. Proxies from the environment are not used, and redirects are not
+//! followed, so that neither texts nor the key reach a host that was not configured. `https` trusts the system's
+//! certificates, or those that `SSL_CERT_FILE` and `SSL_CERT_DIR` name. `http` is unencrypted, including the key: use
+//! it for a server on the same machine or in a network that you trust.
 //!
-//! Neither errors nor logs show texts, the key, or what the server says in words, which might repeat both.
+//! Neither errors nor logs contain texts, the key, or the server's messages, which might repeat both.
 //!
 //! # Limits
 //!
-//! A call of many texts becomes requests of [`batch_size`](OpenAiEmbeddingsBuilder::batch_size) texts, of which
-//! [`concurrency`](OpenAiEmbeddingsBuilder::concurrency) run at once. When one fails, the call fails. An empty
-//! text is sent as one space, because OpenAI refuses a request with an empty one.
+//! A call is split into requests of [`batch_size`](OpenAiEmbeddingsBuilder::batch_size) texts, of which
+//! [`concurrency`](OpenAiEmbeddingsBuilder::concurrency) run concurrently. If one fails, the call fails. An empty text
+//! is sent as one space, because OpenAI rejects requests with an empty text.
 //!
 //! It needs a Tokio runtime with I/O and time.
 

@@ -23,13 +23,13 @@ use serde_json::json;
 use shared::{Reply, Server, Stream};
 
 const KEY: &str = "sk-hunter2";
-const TEXT: &str = "a text that nobody may see";
+const TEXT: &str = "a confidential text";
 
 fn client(server: &Server) -> OpenAiEmbeddingsBuilder {
     OpenAiEmbeddings::builder("m").base_url(server.url()).api_key(SecretString::from(KEY))
 }
 
-/// Everything that an error shows.
+/// All texts of an error and its sources.
 fn shown(error: &checkpoint_core::Error) -> String {
     let mut shown = format!("{error} {error:?}");
     let mut source = error.source();
@@ -40,7 +40,7 @@ fn shown(error: &checkpoint_core::Error) -> String {
     shown
 }
 
-/// The error of a call, after the expected number of requests. It shows neither texts nor key.
+/// The error of a call, after the expected number of requests. It must contain neither texts nor key.
 async fn refused(
     server: &Server,
     builder: OpenAiEmbeddingsBuilder,
@@ -82,7 +82,7 @@ async fn requests_follow_the_api() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_texts_become_requests_with_limited_concurrency() {
+async fn many_texts_are_split_into_requests_with_limited_concurrency() {
     #[derive(Default)]
     struct Running {
         now: usize,
@@ -98,7 +98,7 @@ async fn many_texts_become_requests_with_limited_concurrency() {
         now.came += 1;
         now.most = now.most.max(now.now);
         changed.notify_all();
-        // The first three answer only when all three are there, so that they are there at once.
+        // The first three respond only when all three have arrived, so that they run concurrently.
         let mut now = changed.wait_while(now, |now| now.came < 3).unwrap();
         now.now -= 1;
         Reply::vectors(request, 2)
@@ -155,7 +155,7 @@ async fn retries_are_limited() {
 }
 
 #[tokio::test]
-async fn statuses_have_their_kinds() {
+async fn statuses_map_to_error_kinds() {
     for (status, code, kind) in [
         (302, "elsewhere", ErrorKind::InvalidConfig),
         (400, "context_length_exceeded", ErrorKind::InvalidArgument),
@@ -181,7 +181,7 @@ async fn statuses_have_their_kinds() {
 }
 
 #[tokio::test]
-async fn invalid_answers_are_refused() {
+async fn invalid_responses_are_rejected() {
     for reply in [
         Reply::Http(200, "", "<html>".into()),
         Reply::Http(200, "", format!("{{\"data\": {TEXT:?}}}")),
@@ -198,8 +198,8 @@ async fn invalid_answers_are_refused() {
 }
 
 #[tokio::test]
-async fn unreachable_and_silent_servers_are_told_apart() {
-    // The port is bound, so that no other process gets it, and does not listen.
+async fn unreachable_and_silent_servers_fail_differently() {
+    // The port is bound, so that no other process gets it, but does not listen.
     let taken = tokio::net::TcpSocket::new_v4().unwrap();
     taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = format!("http://{}/v1", taken.local_addr().unwrap());
@@ -246,7 +246,7 @@ async fn a_put_that_cannot_be_embedded_fails_as_a_whole() {
 }
 
 #[test]
-fn invalid_options_are_refused_and_the_key_is_never_shown() {
+fn invalid_options_are_rejected_and_the_key_is_never_shown() {
     let local = || OpenAiEmbeddings::builder("m").base_url("http://localhost/v1");
     for wrong in [
         OpenAiEmbeddings::builder("m"),
@@ -275,7 +275,7 @@ fn invalid_options_are_refused_and_the_key_is_never_shown() {
     }
 }
 
-/// Environment variables belong to a whole process, so these tests run in a child.
+/// Environment variables belong to the whole process, so these tests run in a child process.
 fn in_child(variables: &[(&str, &str)]) {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "child", "--ignored"]).env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL");
@@ -322,7 +322,7 @@ fn encrypted(stream: TcpStream) -> Stream {
 }
 
 #[test]
-fn https_is_checked() {
+fn https_certificates_are_verified() {
     let rcgen::CertifiedKey { cert, signing_key } =
         rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -1,5 +1,5 @@
-# Starts PgBouncer in transaction mode before the PostgreSQL at $SERVER_UPSTREAM, for every database of it.
-# Named statements are not kept: this is the setting that clients have to be ready for.
+# Starts PgBouncer in transaction mode in front of the PostgreSQL at $SERVER_UPSTREAM, for all of its databases.
+# Named statements are not supported: this is the setting that clients must handle.
 set -eu
 cat > /tmp/pgbouncer.ini <<CONF
 [databases]
@@ -15,7 +15,7 @@ pool_mode = transaction
 max_prepared_statements = 0
 max_client_conn = 1000
 default_pool_size = 20
-# A server that comes back is used at once.
+# A server that is up again is used immediately.
 server_login_retry = 1
 dns_max_ttl = 1
 CONF

@@ -1,6 +1,6 @@
-# Starts PostgreSQL in the foreground; the first time, it makes the cluster. The same script runs in the official image
-# and in the one from Debian's packages: both keep the programs in the same place.
-# With certificates in /certs the server speaks TLS, and lets the role cert_user in by certificate alone.
+# Starts PostgreSQL in the foreground, and creates the cluster if it does not exist. The same script runs in the official
+# image and in the one from Debian's packages: both have the programs in the same place.
+# With certificates in /certs the server supports TLS, and the role cert_user logs in by certificate only.
 set -eu
 bin=$(echo /usr/lib/postgresql/*/bin)
 data=/srv/postgres

@@ -1,9 +1,9 @@
-//! The servers that the tests run against. Everything about a server stands in its one entry below: image, packages,
-//! start, port, variable, account. `cargo xtask servers` and the test binaries both read it.
+//! The servers that the tests run against. Each server is defined by its entry below: image, packages, start script,
+//! port, variable, account. `cargo xtask servers` and the test binaries both read it.
 //!
-//! Each server comes from its official image where a registry answers, else from an image of the same kind that
-//! `cargo xtask servers up` builds from Debian's packages. In both, the entry's own script starts the server, so that
-//! it behaves the same whichever image it is.
+//! Each server uses its official image if a registry is reachable, otherwise an equivalent image that
+//! `cargo xtask servers up` builds from Debian's packages. The entry's script starts the server in both, so that it
+//! behaves the same.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -14,54 +14,54 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Server {
-    /// What people call it: `cargo xtask servers up NAME`.
+    /// The name on the command line: `cargo xtask servers up NAME`.
     pub name: &'static str,
     /// The family that `CHECKPOINT_TEST_REQUIRE` may name instead.
     pub family: &'static str,
     /// The environment variable of its URL.
     pub variable: &'static str,
-    /// The official image; without one, the image from Debian's packages is always used.
+    /// The official image. If `None`, the image from Debian's packages is always used.
     pub official: Option<&'static str>,
     /// Debian's release that has this version.
     pub suite: &'static str,
     /// The packages of that release.
     pub packages: &'static [&'static str],
-    /// What the shell of the container runs.
+    /// The shell script that starts the server.
     pub script: &'static str,
-    /// The script's variables, besides those of the account.
+    /// The script's variables, in addition to those of the account.
     pub variables: &'static [(&'static str, &'static str)],
-    /// What the shell of the container runs to find out whether the server answers.
+    /// The shell command that checks whether the server responds.
     pub probe: &'static str,
-    /// The signal that stops the server in an orderly way, without waiting for its clients.
+    /// The signal for a clean shutdown that does not wait for clients.
     pub stop_signal: &'static str,
     /// The port in the container.
     pub port: u16,
     /// The port on the host that `cargo xtask servers up` prefers.
     pub host_port: u16,
-    /// How programs on this machine reach it.
+    /// How programs on this machine connect to it.
     pub network: Network,
-    /// How its URLs begin.
+    /// The scheme of its URLs.
     pub scheme: &'static str,
-    /// The superuser, where the server has one.
+    /// The superuser, if the server has one.
     pub account: Option<Account>,
-    /// The server that this one stands before; the script finds its host in `SERVER_UPSTREAM`.
+    /// The server that this one is a proxy for; the script reads its host from `SERVER_UPSTREAM`.
     pub before: Option<&'static Self>,
-    /// The environment variable of the folder with its certificates, where it has some.
+    /// The environment variable of the folder with its certificates, if it has any.
     pub certificates: Option<&'static str>,
 }
 
-/// How programs on this machine reach a server.
+/// How programs on this machine connect to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Network {
-    /// By a port that the container engine publishes. Its user-space proxy copies every byte.
+    /// Through a port that the container engine publishes. Its user-space proxy copies every byte.
     Published,
-    /// On the host's own network, for measurements: nothing is between a program and the server. The server listens on
-    /// loopback only, on the port of the host.
+    /// On the host's own network, for measurements: there is no proxy in between. The server listens on loopback only,
+    /// on the host's port.
     Host,
 }
 
-/// Who may log in.
+/// A user that may log in.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Account {
@@ -69,7 +69,7 @@ pub struct Account {
     pub user: &'static str,
     /// The password.
     pub password: &'static str,
-    /// The database that is there from the start.
+    /// The database that exists from the start.
     pub database: &'static str,
 }
 
@@ -82,7 +82,7 @@ macro_rules! servers {
     ($($(#[$attribute:meta])* $name:ident = $server:expr;)+) => {
         $($(#[$attribute])* pub static $name: Server = $server;)+
 
-        /// Every server; one that stands before another comes after it.
+        /// Every server; a proxy comes after its upstream.
         pub static ALL: &[&Server] = &[$(&$name),+];
     };
 }
@@ -118,7 +118,7 @@ servers! {
         suite: "trixie",
         packages: &["postgresql-17", "postgresql-17-pgvector"],
         script: include_str!("../scripts/postgres.sh"),
-        // The server reads its port from PGPORT, where no configuration names one.
+        // The server reads its port from PGPORT unless its configuration sets one.
         variables: &[("SERVER_LOCALE", "--locale=C.UTF-8"), ("PGPORT", "25499")],
         probe: POSTGRES_PROBE,
         stop_signal: "INT",
@@ -131,7 +131,7 @@ servers! {
         certificates: None,
     };
 
-    /// PostgreSQL 15. Its text is sorted as people sort it, not by bytes, which is what many databases do.
+    /// PostgreSQL 15. It sorts text by a language's collation instead of by bytes, as many databases do.
     POSTGRES_15 = Server {
         name: "postgres-15",
         family: "postgres",
@@ -153,7 +153,7 @@ servers! {
         certificates: None,
     };
 
-    /// PgBouncer in transaction mode before PostgreSQL 17. The project has no official image: Debian's package it is.
+    /// PgBouncer in transaction mode in front of PostgreSQL 17. It has no official image, so Debian's package is used.
     PGBOUNCER = Server {
         name: "pgbouncer",
         family: "postgres",
@@ -195,7 +195,7 @@ servers! {
         certificates: None,
     };
 
-    /// Valkey 8, which speaks Redis's protocol.
+    /// Valkey 8, with Redis's protocol.
     VALKEY = Server {
         name: "valkey",
         family: "redis",
@@ -217,20 +217,20 @@ servers! {
     };
 }
 
-/// Where a server listens in a container of its own, and on the host's network.
+/// The listen address in a container's own network, and on the host's network.
 const EVERYWHERE: &str = "listen_addresses = '*'";
 const LOOPBACK: &str = "listen_addresses = '127.0.0.1'";
 
-/// How much shared memory a container gets, in bytes: Docker's 64 MB are too few for PostgreSQL.
+/// A container's shared memory in bytes: Docker's 64 MB are too small for PostgreSQL.
 pub const SHARED_MEMORY: u64 = 1 << 30;
 
-/// The server of a name.
+/// The server with this name.
 pub fn find(name: &str) -> Option<&'static Server> {
     ALL.iter().find(|server| server.name == name).copied()
 }
 
 impl Server {
-    /// Its URL when it listens on a port of this machine.
+    /// The URL of the server on this port of this machine.
     pub fn url(&self, port: u16) -> String {
         let scheme = self.scheme;
         match self.account {
@@ -241,7 +241,7 @@ impl Server {
         }
     }
 
-    /// The variables of script and probe. The upstream is the host name of the server that it stands before.
+    /// The variables of script and probe. `upstream` is the host name of the upstream server.
     pub fn environment(&self, upstream: Option<&str>) -> Vec<(&'static str, String)> {
         let mut all = vec![("SERVER_PORT", self.port.to_string())];
         if let Some(Account { user, password, database }) = self.account {
@@ -256,13 +256,13 @@ impl Server {
         all
     }
 
-    /// The name of the image from Debian's packages. It changes with what is in it, and the registry in it is this
-    /// machine, so that nobody else's image can be pulled by that name.
+    /// The name of the image from Debian's packages. It changes with the image's contents. Its registry is this machine, so
+    /// that no foreign image can be pulled under that name.
     pub fn stand_in(&self) -> String {
         format!("localhost/checkpoint-servers-{}:{}", self.suite, hash(&dockerfile(self.suite)))
     }
 
-    /// What the shell of its container runs: the script, which on the host's network listens on loopback only.
+    /// The script that the container runs. On the host's network the server listens on loopback only.
     pub fn start(&self) -> String {
         match self.network {
             Network::Published => self.script.to_owned(),
@@ -270,14 +270,14 @@ impl Server {
         }
     }
 
-    /// What changes when a container of this server has to be made anew.
+    /// A fingerprint that changes when a container of this server must be recreated.
     pub fn fingerprint(&self) -> String {
         hash(&format!("{}\0{:?}\0{}", self.start(), self.environment(None), self.stop_signal))
     }
 }
 
-/// The text of the Dockerfile of a release's image, which has every server of that release. `BASE` is an image of the
-/// bare release, `host-apt.conf` in the build's folder says how the host reaches Debian's packages.
+/// The Dockerfile of a release's image, which contains every server of that release. `BASE` is an image of the bare
+/// release; `host-apt.conf` in the build's folder has the host's settings for reaching Debian's packages.
 pub fn dockerfile(suite: &str) -> String {
     let mut packages: Vec<_> = ALL
         .iter()
@@ -302,18 +302,18 @@ pub fn dockerfile(suite: &str) -> String {
     )
 }
 
-/// A port of this machine that nobody listens on: the preferred one, or else another.
+/// A free port of this machine: the preferred one, or else another.
 ///
-/// It is below those that clients get: a client of a server that is stopped could get that server's own port, and keep
-/// it.
+/// It is below the ephemeral range: otherwise a client could get the port of a stopped server as its own, and block the
+/// server's restart.
 ///
 /// # Errors
 /// When none is free.
 pub fn free_port(preferred: Option<u16>) -> std::io::Result<u16> {
-    // A port that was given out is not in use yet: the next caller looks behind it.
+    // A port that was returned is not in use yet, so the next caller searches after it.
     static GIVEN: Mutex<Option<u16>> = Mutex::new(None);
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    // Not where other processes begin to look, who may be at it too.
+    // A starting point that differs between processes, since several may search at the same time.
     let first = given.map_or_else(
         || {
             let offset = std::process::id() % u32::from(PORTS.end - PORTS.start);
@@ -336,7 +336,7 @@ pub fn free_port(preferred: Option<u16>) -> std::io::Result<u16> {
     Err(failure)
 }
 
-/// Where free ports are looked for.
+/// The range that is searched for free ports.
 const PORTS: Range<u16> = 27_000..32_000;
 
 fn hash(text: &str) -> String {
@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_do_not_clash() {
+    fn names_ports_and_variables_are_unique() {
         let distinct =
             |of: fn(&Server) -> String| ALL.iter().map(|server| of(server)).collect::<HashSet<_>>().len();
         assert_eq!(distinct(|server| server.name.to_owned()), ALL.len());
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_comes_after_the_one_it_stands_before() {
+    fn a_proxy_comes_after_its_upstream() {
         for (at, server) in ALL.iter().enumerate() {
             if let Some(upstream) = server.before {
                 assert!(ALL[..at].iter().any(|earlier| earlier.name == upstream.name), "{}", server.name);
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dockerfile_has_the_packages_of_its_release_only() {
+    fn the_dockerfile_has_only_the_packages_of_its_release() {
         let text = dockerfile("trixie");
         for server in ALL {
             for package in server.packages {
@@ -380,13 +380,13 @@ mod tests {
     }
 
     #[test]
-    fn the_fingerprint_follows_the_entry() {
+    fn the_fingerprint_changes_with_the_entry() {
         assert_ne!(POSTGRES.fingerprint(), POSTGRES_15.fingerprint());
         assert_eq!(POSTGRES.fingerprint(), POSTGRES.fingerprint());
     }
 
     #[test]
-    fn a_server_on_the_hosts_network_listens_on_loopback_and_on_its_port() {
+    fn a_server_on_the_hosts_network_listens_on_loopback_and_its_port() {
         for server in ALL.iter().filter(|server| server.network == Network::Host) {
             let start = server.start();
             assert!(start.contains(LOOPBACK) && !start.contains(EVERYWHERE), "{}", server.name);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_taken_is_not_given() {
+    fn a_port_in_use_is_not_returned() {
         let port = free_port(None).unwrap();
         let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
         assert_ne!(free_port(Some(port)).unwrap(), port);

@@ -1,4 +1,4 @@
-//! One case: its name, what it needs, what it does, and how it fails.
+//! A case: its name, requirements, body and failure.
 
 use std::borrow::Cow;
 use std::fmt::{self, Debug, Display};
@@ -11,26 +11,26 @@ use futures_util::future::BoxFuture;
 use crate::cases::saver_cases;
 use crate::{Facility, OpenOptions, Saver, Target};
 
-/// What cases are about: [`Savers`], or [`Stores`](crate::Stores). The runner is the same for both.
+/// A suite of cases: [`Savers`] or [`Stores`](crate::Stores). The runner is the same for both.
 pub trait Suite: Debug + Clone + 'static {
     /// The database under test.
     type Target: ?Sized + Send + Sync + 'static;
     /// A handle onto it.
     type Handle: Clone + Send + Sync + 'static;
-    /// What a case cannot do without.
+    /// A requirement of a case.
     type Need: Copy + Debug + Display + Send + Sync + 'static;
-    /// What makes the handle of a case another one than that of the others.
+    /// A variation of a case's handle.
     type Setting: Clone + Default + Send + Sync + 'static;
-    /// What a case works with.
+    /// The context of a case.
     type Ctx: Clone + Send + Sync + 'static;
 
-    /// Every case, in the order in which a report shows them.
+    /// Every case, in the order of the report.
     fn cases() -> Vec<Case<Self>>;
 
     /// The name of a target, for the report.
     fn name(target: &Self::Target) -> &str;
 
-    /// Whether a target is one for the cases of a group; the others are not run on it.
+    /// Whether the cases of a group are run on a target.
     fn concerns(target: &Self::Target, group: &str) -> bool {
         let _ = (target, group);
         true
@@ -39,19 +39,19 @@ pub trait Suite: Debug + Clone + 'static {
     /// Opens a handle and sets the database up.
     ///
     /// # Errors
-    /// What the backend says.
+    /// Any error from the backend.
     ///
     /// # Cancellation
     /// As the backend's `setup`.
     fn connect(target: &Self::Target) -> impl Future<Output = checkpoint_core::Result<Self::Handle>> + Send;
 
-    /// Whether a target and a handle have what a case needs.
+    /// Whether a target and a handle meet a requirement.
     fn is_met(need: Self::Need, target: &Self::Target, handle: &Self::Handle) -> bool;
 
-    /// Makes ready what a case works with.
+    /// Prepares the context of a case.
     ///
     /// # Errors
-    /// What the backend says.
+    /// Any error from the backend.
     ///
     /// # Cancellation
     /// A dropped call leaves nothing behind.
@@ -61,10 +61,10 @@ pub trait Suite: Debug + Clone + 'static {
         setting: &Self::Setting,
     ) -> impl Future<Output = checkpoint_core::Result<Self::Ctx>> + Send;
 
-    /// Deletes what a case has made.
+    /// Deletes everything that a case has created.
     ///
     /// # Errors
-    /// What the backend says.
+    /// Any error from the backend.
     ///
     /// # Cancellation
     /// A dropped call may leave some of it behind.
@@ -127,7 +127,7 @@ impl Suite for Savers {
         let mut cleaned = Ok(());
         for thread_id in used {
             match ctx.plain.delete_thread(&thread_id).await {
-                // An id that cannot be stored needs no clean-up.
+                // An id that the backend rejects needs no clean-up.
                 Err(error) if error.kind() != ErrorKind::InvalidArgument => cleaned = Err(error),
                 _ => {}
             }
@@ -136,7 +136,7 @@ impl Suite for Savers {
     }
 }
 
-/// What a case cannot do without.
+/// A requirement of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Need {
@@ -146,7 +146,7 @@ pub enum Need {
     CopyThread,
     /// The saver can `prune`.
     Prune,
-    /// What the saver stores outlives its handle.
+    /// The saver's data outlives its handle.
     Durable,
     /// The saver filters this way.
     Filter(FilterSemantics),
@@ -169,7 +169,7 @@ impl Display for Need {
 
 type Body<S> = fn(<S as Suite>::Ctx) -> BoxFuture<'static, Result<(), Failure>>;
 
-/// One thing that a saver does, or a store.
+/// A case: one behavior of a saver or a store.
 #[derive(Clone)]
 pub struct Case<S: Suite = Savers> {
     name: Cow<'static, str>,
@@ -204,18 +204,18 @@ impl<S: Suite> Case<S> {
         self.name.split("::").next().unwrap_or_default()
     }
 
-    /// Why it cannot run on a target, if so. The handle is one that was opened without options.
+    /// The reason why it cannot run on a target, or `None`. The handle is one that was opened without options.
     pub(crate) fn ignored(&self, target: &S::Target, handle: &S::Handle) -> Option<String> {
         self.needs.iter().find(|need| !S::is_met(**need, target, handle)).map(ToString::to_string)
     }
 
-    /// Runs it, and deletes what it made, also when it fails.
+    /// Runs the case, and deletes everything it created, even if it fails.
     ///
     /// # Errors
-    /// Says what the backend did and what it should have done, or that the clean-up failed.
+    /// A [`Failure`] with the found and the expected behavior, or if the clean-up failed.
     ///
     /// # Cancellation
-    /// A dropped run may leave threads or namespaces behind, whose names begin with `conformance-`.
+    /// A dropped run may leave threads or namespaces behind. Their names begin with `conformance-`.
     pub(crate) async fn run(&self, target: Arc<S::Target>, handle: S::Handle) -> Result<(), Failure> {
         let ctx = S::begin(target, handle, &self.setting).await?;
         let body = (self.body)(ctx.clone());
@@ -231,12 +231,12 @@ impl<S: Suite> Debug for Case<S> {
     }
 }
 
-/// What a case works with.
+/// The context of a case.
 #[derive(Debug, Clone)]
 pub struct Ctx {
     pub(crate) target: Arc<dyn Target>,
     pub(crate) saver: Saver,
-    /// Without a cipher, to clean up by.
+    /// A saver without a cipher, for the clean-up.
     plain: Saver,
     threads: Arc<Mutex<Vec<Str>>>,
 }
@@ -252,17 +252,17 @@ impl Ctx {
         &self.target
     }
 
-    /// Whether a call may have to wait, so that its future can be dropped in between.
+    /// Whether calls may be pending, so that their futures can be dropped midway.
     pub(crate) fn waits(&self) -> bool {
         self.saver.capabilities().durable
     }
 
-    /// Makes up the id of a thread, which is deleted when the case ends.
+    /// Returns a random thread id. The thread is deleted when the case ends.
     pub(crate) fn thread(&self) -> Str {
         self.use_thread(&format!("conformance-{}", id::uuid6(-1)))
     }
 
-    /// Has a thread with a given id deleted when the case ends.
+    /// Registers a thread for deletion when the case ends.
     pub(crate) fn use_thread(&self, thread_id: &str) -> Str {
         let thread_id = Str::from(thread_id);
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread_id.clone());
@@ -270,12 +270,12 @@ impl Ctx {
     }
 }
 
-/// Why a case failed, and where.
+/// The reason and the location of a failure.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failure(String);
 
 impl Failure {
-    /// Says what is wrong.
+    /// Makes a failure with a message.
     #[track_caller]
     pub fn new(message: impl Display) -> Self {
         let at = Location::caller();
@@ -315,11 +315,11 @@ impl From<tokio::task::JoinError> for Failure {
     }
 }
 
-/// A value in a message, not longer than a person reads.
+/// A value for a message, truncated to a readable length.
 pub(crate) fn show(value: &(impl Debug + ?Sized)) -> String {
-    const MOST: usize = 700;
+    const MAX_BYTES: usize = 700;
     let text = format!("{value:?}");
-    match text.char_indices().nth(MOST) {
+    match text.char_indices().nth(MAX_BYTES) {
         None => text,
         Some((end, _)) => format!("{}… ({} bytes)", text.get(..end).unwrap_or_default(), text.len()),
     }
@@ -334,7 +334,7 @@ macro_rules! ensure {
     };
 }
 
-/// Fails the case unless what was found equals what was expected.
+/// Fails the case unless the found value equals the expected one.
 macro_rules! ensure_eq {
     ($found:expr, $expected:expr, $($message:tt)+) => {
         match (&$found, &$expected) {
@@ -352,8 +352,8 @@ macro_rules! ensure_eq {
     };
 }
 
-/// Lists the cases of a group: `cases!("put"; returns_config, roundtrip)`. Needs of the whole group stand behind its
-/// name, those of one case behind the case, in brackets. Cases of stores begin with `stores`.
+/// Lists the cases of a group: `cases!("put"; returns_config, roundtrip)`. Requirements of the whole group follow its
+/// name, those of one case follow the case, in brackets. Lists of store cases begin with `stores`.
 macro_rules! cases {
     (stores $($group:tt)+) => {
         cases!(@ $crate::Stores, $($group)+);

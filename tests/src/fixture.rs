@@ -1,4 +1,4 @@
-//! Short ways to write checkpoints and to read them back.
+//! Helpers to write checkpoints and to read them.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -19,7 +19,7 @@ pub(crate) fn checkpoint(values: &[(&str, ChannelValue)]) -> Checkpoint {
     at_version(1, values)
 }
 
-/// A checkpoint with these values, each at a version.
+/// A checkpoint with these values, each at the given version.
 pub(crate) fn at_version(version: i64, values: &[(&str, ChannelValue)]) -> Checkpoint {
     values.iter().fold(Checkpoint::new(-1), |checkpoint, (channel, value)| {
         checkpoint.with_channel(*channel, value.clone(), version)
@@ -30,7 +30,7 @@ pub(crate) fn metadata(step: i64) -> CheckpointMetadata {
     CheckpointMetadata::new("loop", step)
 }
 
-/// Encodes what the suite itself made up.
+/// Encodes a value of the suite.
 pub(crate) fn encode(value: &Value) -> Result<ChannelValue> {
     ChannelValue::from_msgpack(value.to_msgpack()?.into())
 }
@@ -71,7 +71,7 @@ pub(crate) async fn put_with(
     saver.put(config, checkpoint, metadata, &checkpoint.channel_versions).await
 }
 
-/// Puts `count` checkpoints in a row: channel `step` counts them, as does the metadata; sources alternate between
+/// Puts a chain of `count` checkpoints: channel `step` counts them, as does the metadata; sources alternate between
 /// `input` and `loop`.
 pub(crate) async fn chain(
     saver: &Saver,
@@ -112,7 +112,7 @@ pub(crate) async fn write_at(
     saver.put_writes(config, &writes, task_id, task_path).await
 }
 
-/// Reads a checkpoint that must be there.
+/// Reads a checkpoint that must exist.
 #[track_caller]
 pub(crate) fn read(
     saver: &Saver,
@@ -122,7 +122,7 @@ pub(crate) fn read(
     async move { saver.get_tuple(config).await?.ok_or(missing) }
 }
 
-/// Reads a channel's value that must be there.
+/// Reads a channel's value, which must exist.
 #[track_caller]
 pub(crate) fn value(tuple: &CheckpointTuple, channel: &str) -> std::result::Result<ChannelValue, Failure> {
     let value = tuple.checkpoint.channel_values.get(channel).cloned();
@@ -134,7 +134,7 @@ pub(crate) async fn ids(saver: &Saver, query: ListQuery) -> Result<Vec<Str>> {
     Ok(saver.list_all(query).await?.into_iter().map(|tuple| tuple.checkpoint.id).collect())
 }
 
-/// The ids of configs, newest first when they were made in order.
+/// The ids of configs in reverse order: newest first.
 pub(crate) fn newest_first(configs: &[CheckpointConfig]) -> Vec<Str> {
     configs.iter().rev().map(id_of).collect()
 }
@@ -152,14 +152,14 @@ pub(crate) fn triples(writes: &[PendingWrite]) -> Vec<(&str, &str, &ChannelValue
     writes.iter().map(|write| (&*write.task_id, &*write.channel, &write.value)).collect()
 }
 
-/// What a case itself has prepared. Without it the case would check nothing, so it fails.
+/// An item that a case has prepared. Without it the case would check nothing, so it fails.
 #[track_caller]
 pub(crate) fn prepared<T>(item: Option<T>) -> std::result::Result<T, Failure> {
-    let missing = Failure::new("what the case prepared is missing");
+    let missing = Failure::new("the case's own fixture is missing");
     item.ok_or(missing)
 }
 
-/// Fails unless a call ended in an error of this kind.
+/// Fails unless a call failed with an error of this kind.
 #[track_caller]
 pub(crate) fn expect_kind<T>(result: Result<T>, kind: ErrorKind, what: &str) -> Done {
     match result {
@@ -169,7 +169,7 @@ pub(crate) fn expect_kind<T>(result: Result<T>, kind: ErrorKind, what: &str) -> 
     }
 }
 
-/// A tuple in a form that does not depend on the order of keys, which databases may change.
+/// A tuple with sorted keys, because databases may change their order.
 #[cfg(feature = "model")]
 pub(crate) fn canonical(mut tuple: CheckpointTuple) -> CheckpointTuple {
     tuple.metadata = canonical_metadata(&tuple.metadata);
@@ -193,7 +193,7 @@ fn canonical_value(value: &Value) -> Value {
     }
 }
 
-/// Calls whose futures are dropped, and how many were really cut.
+/// Counts the calls that were dropped midway and those that finished.
 #[derive(Debug, Default)]
 pub(crate) struct Cuts {
     cut: usize,
@@ -206,27 +206,27 @@ impl Cuts {
         let done = poll_then_drop(call, polls).await;
         match &done {
             Some(_) => self.finished += 1,
-            // A future that was never polled has not begun.
+            // A future that was never polled has not started.
             None if polls == 0 => {}
             None => self.cut += 1,
         }
         done
     }
 
-    /// Fails unless several calls were dropped after they had begun, and some came to their end. A call of a backend
-    /// that `waits` for nothing ends with its first poll.
+    /// Fails unless several calls were dropped after they had started, and some finished. Calls of a backend that never
+    /// `waits` finish with their first poll.
     #[track_caller]
     pub(crate) fn check(&self, waits: bool) -> Done {
-        const LEAST: usize = 3;
+        const MIN_CALLS: usize = 3;
         let Self { cut, finished } = self;
-        let enough = *finished > 0 && (*cut >= LEAST || !waits);
+        let enough = *finished > 0 && (*cut >= MIN_CALLS || !waits);
         let failure = Failure::new(format!("{cut} calls were cut and {finished} finished"));
         if enough { Ok(()) } else { Err(failure) }
     }
 }
 
-/// Polls a future so many times, letting others run in between and now and then a millisecond pass, as servers take
-/// their time; then drops it. Returns what it ended with, if it did.
+/// Polls a future this many times, yielding to other tasks and now and then sleeping a millisecond for the server in
+/// between, then drops it. Returns its output if it finished.
 pub(crate) async fn poll_then_drop<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     for poll in 1..=polls {
@@ -247,14 +247,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn calls_that_were_not_cut_are_found_out() {
+    async fn calls_that_were_not_dropped_midway_are_detected() {
         let mut cuts = Cuts::default();
         assert!(cuts.check(false).is_err(), "nothing was called");
         assert_eq!(cuts.run(async { 1 }, 3).await, Some(1));
         assert!(cuts.check(false).is_ok());
         assert!(cuts.check(true).is_err(), "nothing was cut");
         for _ in 0..9 {
-            // Never polled, so it has not begun.
+            // Never polled, so it has not started.
             assert_eq!(cuts.run(std::future::pending::<()>(), 0).await, None);
         }
         assert!(cuts.check(true).is_err(), "nothing was cut");

@@ -1,10 +1,10 @@
-//! A serializer that is not LangGraph's: no saver can read what it makes.
+//! A serializer other than LangGraph's, whose values no saver can decode.
 
 use checkpoint_core::delta::{ChannelSummary, CheckpointReader};
 use checkpoint_core::{ChannelValue, Checkpoint, Error, Result, Str, TypedBytes};
 use serde_json::{Map, Value, json};
 
-/// Under any type tag, also one that promises something else.
+/// Its type tag may be any, even that of another format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Foreign {
     pub(crate) tag: &'static str,
@@ -13,7 +13,7 @@ pub(crate) struct Foreign {
 /// The key in a snapshot of a delta channel.
 const SNAPSHOT: &str = "snapshot of";
 
-/// Turns JSON into what is neither text nor MessagePack, and back.
+/// Scrambles JSON into bytes that are neither text nor MessagePack, and back.
 fn scramble(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().map(|byte| byte ^ 0xa5).collect()
 }
@@ -28,7 +28,7 @@ impl Foreign {
         self.bytes(&json!({ "number": number })).into()
     }
 
-    /// A snapshot of a delta channel, which only whoever made it knows to be one.
+    /// A snapshot of a delta channel, which only this serializer recognizes.
     pub(crate) fn snapshot(self, number: i64) -> ChannelValue {
         self.bytes(&json!({ SNAPSHOT: number })).into()
     }

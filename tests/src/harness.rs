@@ -11,39 +11,37 @@ use crate::{Case, Failure, Savers, StoreTarget, Stores, Suite, Target};
 
 /// Runs the suite as a test binary: reads the arguments of `cargo test`, runs the cases in parallel, and prints as
 /// `cargo test` does.
-/// Makes a test binary of the suite: reads the arguments of `cargo test`, runs the cases in parallel, prints as
-/// `cargo test` does.
 pub fn run(target: impl Target) -> ExitCode {
     TestBinary::new().savers(vec![Ok(Arc::new(target))]).run()
 }
 
-/// The environment variable that names, separated by commas, what has to be there: without it, tests that need something
-/// that is missing are ignored; with it, they fail.
+/// The environment variable with the requirements of tests, separated by commas. Tests with a missing requirement fail
+/// if it is listed, otherwise they are ignored.
 const REQUIRE: &str = "CHECKPOINT_TEST_REQUIRE";
 
-/// What tests need, and is not to be had where they run.
+/// A requirement of tests that is not available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missing {
-    /// What it is.
+    /// Its name.
     pub name: String,
-    /// Why it is missing; the report shows it with every test.
+    /// The reason, which the report shows with every test.
     pub reason: String,
-    /// Whether `CHECKPOINT_TEST_REQUIRE` names it, so that tests without it have failed.
+    /// Whether `CHECKPOINT_TEST_REQUIRE` names it, so that tests without it fail.
     pub required: bool,
 }
 
 impl Missing {
-    /// Says what is missing, and why. The names are those by which `CHECKPOINT_TEST_REQUIRE` may ask for it.
+    /// Takes the name and the reason, and the names by which `CHECKPOINT_TEST_REQUIRE` may require it.
     pub fn new(name: impl Into<String>, reason: impl Into<String>, names: &[&str]) -> Self {
         let list = std::env::var(REQUIRE).unwrap_or_default();
         Self { name: name.into(), reason: reason.into(), required: names_one(&list, names) }
     }
 
-    /// How a test without it ends: ignored, which the report shows with the reason.
+    /// The result of a test without it: ignored, with the reason.
     ///
     /// # Errors
-    /// The reason, when it is required.
+    /// The reason, if it is required.
     pub fn end(&self) -> Result<Completion, Failed> {
         if self.required {
             return Err(format!("{} is required here: {}", self.name, self.reason).into());
@@ -56,10 +54,10 @@ fn names_one(list: &str, names: &[&str]) -> bool {
     list.split(',').any(|wanted| names.contains(&wanted.trim()))
 }
 
-/// A test binary: the suite on any number of targets, and tests of its own beside it.
+/// A test binary: the suite on any number of targets, and other tests.
 ///
-/// Every case runs on each target, under the target's name. Where a target is missing its cases are shown as ignored, or
-/// fail where it is required.
+/// Every case runs on each target, under the target's name. If a target is missing, its cases are shown as ignored, or
+/// fail if it is required.
 #[derive(Debug, Default)]
 pub struct TestBinary {
     savers: Vec<Result<Arc<dyn Target>, Missing>>,
@@ -100,7 +98,7 @@ impl TestBinary {
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
             Ok(runtime) => Arc::new(runtime),
             Err(error) => {
-                eprintln!("the runtime does not start: {error}");
+                eprintln!("the runtime cannot be started: {error}");
                 return ExitCode::FAILURE;
             }
         };
@@ -120,7 +118,7 @@ impl TestBinary {
     }
 }
 
-/// Every case on every target; opens the targets, or says which one cannot be opened.
+/// Every case on every target. Opens the targets; the error names the one that cannot be opened.
 fn trials<S: Suite>(
     runtime: &Arc<Runtime>,
     targets: &[Result<Arc<S::Target>, Missing>],
@@ -170,14 +168,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_requirements() {
+    fn requirements_are_parsed() {
         assert!(names_one("python, postgres", &["postgres-15", "postgres"]));
         assert!(!names_one("postgres-15", &["postgres"]));
         assert!(!names_one("", &["postgres"]));
     }
 
     #[test]
-    fn what_is_missing_fails_only_where_it_is_required() {
+    fn missing_requirements_fail_only_if_required() {
         let missing = |required| Missing { name: "postgres".into(), reason: "no server".into(), required };
         assert!(
             matches!(missing(false).end(), Ok(Completion::Ignored { reason: Some(reason) }) if reason == "no server")

@@ -1,4 +1,4 @@
-//! A saver without the optional operations, over one that has them.
+//! A wrapper that lacks the optional operations of its saver, and wrappers that declare false capabilities.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,7 @@ use checkpoint_core::{
 
 use crate::Saver;
 
-/// Implements `BaseCheckpointSaver` with these methods; those that have no default are delegated to the saver in the
-/// field `0`.
+/// Implements `BaseCheckpointSaver` with these methods; required methods are delegated to the saver in field `0`.
 macro_rules! delegating {
     ($wrapper:ty, $($methods:tt)*) => {
         #[async_trait]
@@ -78,7 +77,7 @@ macro_rules! delegating {
     };
 }
 
-/// Has only the methods that every saver has. The optional ones are those of the trait itself.
+/// Has only the required methods. The optional ones are the trait's defaults.
 #[derive(Debug)]
 pub(crate) struct Lacking(pub(crate) Saver);
 
@@ -103,24 +102,24 @@ mod tests {
     use super::*;
     use crate::{Facility, OpenOptions, Report, Target, run_cases};
 
-    /// How a saver is dishonest.
+    /// A false declaration of a saver.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum Lie {
-        /// It promises an operation that answers and does nothing.
+        /// It declares an operation that returns `Ok` and does nothing.
         PruneDoesNothing,
         CopyDoesNothing,
         DeleteForRunsDoesNothing,
-        /// It promises an operation that is not there.
+        /// It declares an operation that it does not have.
         PruneIsMissing,
         CopyIsMissing,
         DeleteForRunsIsMissing,
-        /// It does not promise an operation, and answers as if it were there.
+        /// It does not declare an operation that returns `Ok`.
         PruneIsHidden,
         CopyIsHidden,
         DeleteForRunsIsHidden,
-        /// It says that checkpoints outlive the process.
+        /// It declares that checkpoints outlive the process.
         Durable,
-        /// It filters in the other way.
+        /// It declares the other filter semantics.
         Filter,
     }
 
@@ -168,7 +167,7 @@ mod tests {
         }
     }
 
-    /// Wraps the savers of one memory; every empty database is a memory of its own.
+    /// Wraps savers that share one memory; every empty database has its own memory.
     #[derive(Debug)]
     struct Wrapped {
         memory: InMemorySaver,
@@ -194,7 +193,7 @@ mod tests {
         }
 
         async fn open(&self, _options: OpenOptions) -> Result<Saver> {
-            // A saver that is durable finds again what it stored; this one does not.
+            // A durable saver would find its data again; this one does not.
             let forgets = matches!(self.wrap, Wrap::Lying(Lie::Durable));
             let saver: Saver = Arc::new(if forgets { InMemorySaver::new() } else { self.memory.clone() });
             Ok(match self.wrap {
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_saver_that_lies_about_its_capabilities_fails() {
+    async fn a_saver_with_false_capabilities_fails() {
         let cases: [(Lie, &str, usize); 11] = [
             (Lie::PruneDoesNothing, "prune", 5),
             (Lie::CopyDoesNothing, "copy_thread", 5),

@@ -1,21 +1,20 @@
-//! The one description of what a checkpoint saver does, and a store, as cases that run against any backend.
+//! The conformance suite of checkpoint savers and stores: cases that run against any backend.
 //!
-//! A backend describes its database as a [`Target`]. `run` runs the cases as a test binary, [`run_cases`] runs the same
-//! list inside a program, also on a database in use: every case works on threads of its own under random ids, deletes
-//! them at the end, and leaves all other rows alone. For stores these are [`StoreTarget`] and [`run_store_cases`]; each
-//! case works under a first label of its own. `TestBinary` makes one test binary of both suites, on several databases,
-//! with other tests beside them.
+//! A backend describes its database as a [`Target`]. `run` runs the cases as a test binary; [`run_cases`] runs them
+//! inside a program, even on a database in use: every case uses its own threads with random ids, deletes them at the
+//! end, and does not touch other rows. For stores these are [`StoreTarget`] and [`run_store_cases`]; each case uses its
+//! own first label. `TestBinary` combines both suites, several databases and other tests in one test binary.
 //!
 //! Features, both on by default: `harness` has `run`, `run_all`, `run_stores` and `Missing` (libtest-mimic); `model` has the
-//! cases with random operations (proptest). `ckpt conformance` is built without either, so these cases run in test binaries
-//! alone.
+//! cases with random operations (proptest). `ckpt conformance` is built without either, so these cases run only in test
+//! binaries.
 //!
-//! A case that needs what the backend or the target does not offer is *ignored* with the reason, never passed. The names
-//! of the cases in `put`, `put_writes`, `get_tuple`, `list`, `delete_thread`, `delete_for_runs`, `copy_thread`, `prune`
-//! and `delta_channel_history` are those of LangGraph's own suite.
+//! If the backend or the target lacks a requirement of a case, the case is *ignored* with the reason; it does not pass.
+//! The names of the cases in `put`, `put_writes`, `get_tuple`, `list`, `delete_thread`, `delete_for_runs`,
+//! `copy_thread`, `prune` and `delta_channel_history` are those of LangGraph's own suite.
 //!
 //! `model::random_operations` runs random calls on the saver and on the in-memory one, `store_model::random_operations`
-//! does so with stores. When the two differ, it prints the shortest list of calls that it found, and a seed;
+//! on stores. If the results differ, it prints the shortest failing list of calls that it found, and a seed;
 //! `CHECKPOINT_TEST_SEED` repeats that run.
 //!
 #![cfg_attr(feature = "harness", doc = "```no_run")]
@@ -73,7 +72,7 @@ pub use store_case::{StoreCtx, StoreNeed, Stores};
 pub use store_target::{CountedStore, Store, StoreCall, StoreFacility, StoreOptions, StoreTarget};
 pub use target::{Call, CountedSaver, Facility, OpenOptions, Saver, Target};
 
-/// The workspace's README, so that what it shows compiles; a test of the command line runs its quick start.
+/// The workspace's README as doctests, so that its examples compile; a test of the CLI runs its quick start.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! The suite of stores on stores that do not do what they promise: it has to find them out.
+//! The store suite on faulty stores, on which it must fail.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,20 +7,20 @@ use checkpoint_core::{InMemoryStore, Result, async_trait};
 
 use crate::{Report, Store, StoreFacility, StoreOptions, StoreTarget, run_store_cases};
 
-/// How a store is dishonest.
+/// A fault of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lie {
-    /// Not at all.
+    /// No fault.
     None,
-    /// It promises searches by queries without an index, or none with one.
+    /// It declares semantic search without an index, or does not declare it with one.
     SemanticSearch,
-    /// It says that items outlive the process.
+    /// It declares that items outlive the process.
     Durable,
-    /// It answers a sweep and removes nothing.
+    /// Its sweep removes nothing.
     SweepDoesNothing,
-    /// It answers a put and stores nothing.
+    /// Its puts store nothing.
     PutsDoNothing,
-    /// It runs the operations of a batch in an order of its own.
+    /// It runs the operations of a batch in the wrong order.
     OtherOrder,
 }
 
@@ -91,7 +91,7 @@ impl StoreTarget for Wrapped {
 
     async fn open(&self, options: StoreOptions) -> Result<Store> {
         let mut opened = self.opened.lock().unwrap();
-        // A store that is durable finds again what it stored; this one does not.
+        // A durable store would find its data again; this one does not.
         let known = opened.iter().find(|(of, _)| of.is_copy_of(&options) && self.lie != Lie::Durable);
         if let Some((_, store)) = known {
             return Ok(Arc::new(Lying(store.clone(), self.lie)));
@@ -130,7 +130,7 @@ const LIES: [(Lie, &str, usize); 6] = [
 ];
 
 #[tokio::test]
-async fn a_store_that_does_not_do_what_it_promises_fails() {
+async fn faulty_stores_fail() {
     for (lie, group, least) in LIES {
         let failed = report(lie, &[group]).await.failed;
         assert!(failed.len() >= least, "{lie:?} in {group}: only {failed:?}");
@@ -138,7 +138,7 @@ async fn a_store_that_does_not_do_what_it_promises_fails() {
 }
 
 #[tokio::test]
-async fn the_same_groups_pass_on_an_honest_store() {
+async fn the_same_groups_pass_on_a_correct_store() {
     let report = report(Lie::None, &LIES.map(|(_, group, _)| group)).await;
     assert_eq!(report.failed, []);
     assert!(report.passed.len() > 40, "{} cases passed", report.passed.len());

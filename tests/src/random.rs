@@ -1,4 +1,4 @@
-//! Random lists of operations: runs them, and makes one that fails as short as it can.
+//! Runs random lists of operations, and shrinks a failing one.
 
 use std::fmt::Debug;
 
@@ -9,20 +9,20 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use crate::case::Failure;
 use crate::fixture::Done;
 
-/// The variable that repeats one run: the seed that a failure prints.
+/// The variable that repeats a run, with the seed that a failure prints.
 const SEED: &str = "CHECKPOINT_TEST_SEED";
 
-/// How often a list that fails is made shorter.
+/// The maximum number of attempts to shrink a failing list.
 const SHRINKS: usize = 300;
 
-/// Runs lists of operations until one fails, and shrinks that.
+/// Runs lists of operations until one fails, and shrinks it.
 pub(crate) async fn search<L, S, R>(runs: usize, operations: fn() -> S, run: R) -> Done
 where
     L: Debug + Clone + 'static,
     S: Strategy<Value = L> + 'static,
     R: AsyncFn(L) -> Done + Send + 'static,
 {
-    // What proptest hands out stays on one thread.
+    // proptest's values are not `Send`.
     let runtime = tokio::runtime::Handle::current();
     let search = move || search_here(runs, operations, |list| runtime.block_on(run(list)));
     tokio::task::spawn_blocking(search).await?
@@ -63,7 +63,7 @@ where
     Ok(())
 }
 
-/// 32 bytes that differ each time: those of two new ids.
+/// 32 random bytes: those of two new ids.
 fn new_seed() -> [u8; 32] {
     let text: String = (0..2).map(|_| id::uuid6(0).replace('-', "")).collect();
     let mut seed = [0; 32];

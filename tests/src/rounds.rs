@@ -1,4 +1,4 @@
-//! Repeats a call until its round trips and statements are known.
+//! Repeats a call until the counts of its round trips and statements are stable.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use checkpoint_core::Result;
 use crate::case::{Failure, show};
 use crate::wire::{Cost, Proxy, Traffic};
 
-/// How often a call is made before it is counted, so that its connections are open and its statements prepared.
+/// The number of calls before counting, so that connections are open and statements prepared.
 const WARM_UP: usize = 4;
 
-/// How many counts in a row have to be right.
-const RIGHT: usize = 2;
+/// The required number of consecutive correct counts.
+const CORRECT_COUNTS: usize = 2;
 
-/// How long the server's answers are held back, in milliseconds: longer each time the count was wrong, since a client on
-/// a busy machine may take long to send what it sends at once. No delay hides a client that waits for an answer.
+/// The delay of the server's responses in milliseconds. It grows with each wrong count, since on a busy machine a client
+/// may be slow to send pipelined requests. No delay hides a client that waits for a response.
 const QUIET: [u64; 7] = [2, 2, 10, 50, 250, 1000, 1000];
 
 /// The rounds of one call.
@@ -33,13 +33,13 @@ impl<'a> Rounds<'a> {
         Self { proxy, what, expected, made: 0, right: 0, last: Traffic::default() }
     }
 
-    /// Whether the call has to be made once more.
+    /// Whether the call must be repeated.
     ///
     /// # Errors
-    /// When the count stays wrong.
+    /// If the count stays wrong.
     #[track_caller]
     pub(crate) fn go_on(&self) -> std::result::Result<bool, Failure> {
-        if self.right >= RIGHT {
+        if self.right >= CORRECT_COUNTS {
             return Ok(false);
         }
         if self.made < WARM_UP + QUIET.len() {
@@ -47,7 +47,7 @@ impl<'a> Rounds<'a> {
         }
         let (found, expected, statements) = (self.last.cost(), self.expected, &self.last.statements);
         Err(Failure::new(format!(
-            "{}: {found:?}, documented is {expected:?}: {}",
+            "{}: found {found:?}, documented {expected:?}: {}",
             self.what,
             show(statements)
         )))
@@ -60,7 +60,7 @@ impl<'a> Rounds<'a> {
         self.proxy.take();
         let result = call.await?;
         self.last = self.proxy.take();
-        // What prepares the next round is not to be slow.
+        // The preparation of the next round needs no delay.
         self.proxy.hold_answers(Duration::ZERO);
         self.made += 1;
         let is_right = self.made > WARM_UP && self.last.cost() == self.expected;
@@ -104,7 +104,7 @@ mod tests {
                 made += 1;
             };
             assert_eq!(ended.is_ok(), is_right, "{expected:?}");
-            assert_eq!(made, WARM_UP + if is_right { RIGHT } else { QUIET.len() });
+            assert_eq!(made, WARM_UP + if is_right { CORRECT_COUNTS } else { QUIET.len() });
         }
     }
 }

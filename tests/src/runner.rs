@@ -4,38 +4,38 @@ use std::sync::Arc;
 
 use crate::{Case, Failure, Savers, StoreTarget, Stores, Suite, Target};
 
-/// How a case ended.
+/// The outcome of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// The backend does what the case describes.
+    /// The backend behaves as the case describes.
     Passed,
-    /// The backend does something else.
+    /// The backend behaves differently; the reason.
     Failed(Failure),
-    /// The case could not run, and why.
+    /// The case could not run; the reason.
     Ignored(String),
 }
 
-/// How all cases ended.
+/// The outcomes of all cases.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
     /// Names of the cases that passed.
     pub passed: Vec<String>,
-    /// Names of the cases that failed, and why.
+    /// Names of the cases that failed, with the reasons.
     pub failed: Vec<(String, Failure)>,
-    /// Names of the cases that could not run, and why.
+    /// Names of the cases that could not run, with the reasons.
     pub ignored: Vec<(String, String)>,
 }
 
-/// Sets the database up and runs the cases of savers that a filter chooses, one after the other. `progress` is called after
-/// each.
+/// Sets up the database and runs the cases of savers that a filter selects, one after the other. `progress` is called
+/// after each.
 ///
 /// # Errors
-/// A [`Failure`] when the database cannot be opened or set up; no case was run then.
+/// A [`Failure`] if the database cannot be opened or set up; then no case was run.
 ///
 /// # Cancellation
-/// A dropped run may leave threads behind, whose ids begin with `conformance-`.
+/// A dropped run may leave threads behind. Their ids begin with `conformance-`.
 pub async fn run_cases(
     target: Arc<dyn Target>,
     filter: impl FnMut(&Case) -> bool + Send,
@@ -47,10 +47,10 @@ pub async fn run_cases(
 /// Runs the cases of stores, as [`run_cases`] does those of savers.
 ///
 /// # Errors
-/// A [`Failure`] when the database cannot be opened or set up; no case was run then.
+/// A [`Failure`] if the database cannot be opened or set up; then no case was run.
 ///
 /// # Cancellation
-/// A dropped run may leave namespaces behind, whose first labels begin with `conformance-`.
+/// A dropped run may leave namespaces behind. Their first labels begin with `conformance-`.
 pub async fn run_store_cases(
     target: Arc<dyn StoreTarget>,
     filter: impl FnMut(&Case<Stores>) -> bool + Send,
@@ -85,7 +85,7 @@ async fn report<S: Suite>(
     Ok(report)
 }
 
-/// The cases of the groups that a target wants to run.
+/// The cases of the groups that run on a target.
 pub(crate) fn cases_on<S: Suite>(target: &S::Target) -> impl Iterator<Item = Case<S>> {
     let group = |case: &Case<S>| case.name().split("::").next().unwrap_or_default().to_owned();
     S::cases().into_iter().filter(move |case| S::concerns(target, &group(case)))

@@ -1,4 +1,4 @@
-//! What the cases of stores work with.
+//! The context of store cases.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Debug, Display};
@@ -17,11 +17,11 @@ use crate::{CountedStore, Store, StoreFacility, StoreOptions, StoreTarget};
 #[non_exhaustive]
 pub struct Stores;
 
-/// What a case of a store cannot do without.
+/// A requirement of a store case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreNeed {
-    /// What the store keeps outlives its handle.
+    /// The store's items outlive its handle.
     Durable,
     /// The target has this facility.
     Target(StoreFacility),
@@ -69,15 +69,15 @@ impl Suite for Stores {
     }
 
     async fn begin(target: Arc<dyn StoreTarget>, store: Store, (): &()) -> Result<StoreCtx> {
-        let noted = Arc::<Mutex<Vec<Arc<Noted>>>>::default();
-        let store = note(&noted, store);
-        Ok(StoreCtx { target, store, noted, fresh: Arc::default(), counted: Arc::default() })
+        let recorded = Arc::<Mutex<Vec<Arc<Recorded>>>>::default();
+        let store = record(&recorded, store);
+        Ok(StoreCtx { target, store, recorded, fresh: Arc::default(), counted: Arc::default() })
     }
 
     async fn clean(ctx: &StoreCtx) -> Result<()> {
-        let noted = std::mem::take(&mut *ctx.noted.lock().unwrap_or_else(PoisonError::into_inner));
+        let recorded = std::mem::take(&mut *ctx.recorded.lock().unwrap_or_else(PoisonError::into_inner));
         let mut cleaned = Ok(());
-        for store in noted {
+        for store in recorded {
             if let Err(error) = store.clean().await {
                 cleaned = Err(error);
             }
@@ -86,31 +86,31 @@ impl Suite for Stores {
     }
 }
 
-/// A store that remembers what was put, so that it can be deleted: also what has expired, which no read would find.
+/// A store that records the keys of puts, to delete all items, including expired ones, which no read would find.
 #[derive(Debug)]
-struct Noted {
+struct Recorded {
     store: Store,
     puts: Mutex<BTreeSet<(Namespace, Str)>>,
 }
 
-fn note(noted: &Mutex<Vec<Arc<Noted>>>, store: Store) -> Store {
-    let store = Arc::new(Noted { store, puts: Mutex::default() });
-    noted.lock().unwrap_or_else(PoisonError::into_inner).push(store.clone());
+fn record(recorded: &Mutex<Vec<Arc<Recorded>>>, store: Store) -> Store {
+    let store = Arc::new(Recorded { store, puts: Mutex::default() });
+    recorded.lock().unwrap_or_else(PoisonError::into_inner).push(store.clone());
     store
 }
 
-impl Noted {
-    /// How many items are deleted at once.
-    const AT_ONCE: usize = 500;
+impl Recorded {
+    /// The number of items per batch of deletions.
+    const DELETE_BATCH: usize = 500;
 
     async fn clean(&self) -> Result<()> {
         let puts = std::mem::take(&mut *self.puts.lock().unwrap_or_else(PoisonError::into_inner));
         let delete = |(namespace, key): (Namespace, Str)| Op::Put(PutOp::delete(namespace, key));
         let deletes: Vec<_> = puts.into_iter().map(delete).collect();
         let mut cleaned = Ok(());
-        for some in deletes.chunks(Self::AT_ONCE) {
+        for some in deletes.chunks(Self::DELETE_BATCH) {
             match self.store.batch(some.to_vec()).await {
-                // What cannot be stored needs no clean-up, the others do.
+                // Keys that the backend rejects need no clean-up.
                 Err(error) if error.kind() == ErrorKind::InvalidArgument => {
                     for one in some {
                         match self.store.batch(vec![one.clone()]).await {
@@ -129,7 +129,7 @@ impl Noted {
 
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
-impl BaseStore for Noted {
+impl BaseStore for Recorded {
     fn backend(&self) -> &'static str {
         self.store.backend()
     }
@@ -165,20 +165,20 @@ impl BaseStore for Noted {
     }
 }
 
-/// What a case of a store works with.
+/// The context of a store case.
 #[derive(Debug, Clone)]
 pub struct StoreCtx {
     target: Arc<dyn StoreTarget>,
     store: Store,
-    noted: Arc<Mutex<Vec<Arc<Noted>>>>,
-    /// They stay until the case is over.
+    recorded: Arc<Mutex<Vec<Arc<Recorded>>>>,
+    /// Kept until the case ends.
     fresh: Arc<Mutex<Vec<Arc<dyn StoreTarget>>>>,
     /// Items are deleted through their proxies.
     counted: Arc<Mutex<Vec<Arc<CountedStore>>>>,
 }
 
 impl StoreCtx {
-    /// The store under test, without an index. What is put through it is deleted when the case ends.
+    /// The store under test, without an index. Items put through it are deleted when the case ends.
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
@@ -188,47 +188,47 @@ impl StoreCtx {
         &self.target
     }
 
-    /// Whether a call may have to wait, so that its future can be dropped in between.
+    /// Whether calls may be pending, so that their futures can be dropped midway.
     pub(crate) fn waits(&self) -> bool {
         self.store.capabilities().durable
     }
 
-    /// Makes up a namespace of one label, which nobody else uses.
+    /// Returns a unique namespace of one label.
     pub fn root(&self) -> Namespace {
         Namespace::from([format!("conformance-{}", id::uuid6(-1))])
     }
 
-    /// Opens one more handle and sets it up. What is put through it is deleted when the case ends.
+    /// Opens another handle and sets it up. Items put through it are deleted when the case ends.
     ///
     /// # Errors
-    /// What the backend says.
+    /// Any error from the backend.
     ///
     /// # Cancellation
     /// As the backend's `setup`.
     pub(crate) async fn open(&self, options: StoreOptions) -> Result<Store> {
         let store = self.target.open(options).await?;
         store.setup().await?;
-        Ok(note(&self.noted, store))
+        Ok(record(&self.recorded, store))
     }
 
-    /// Opens a handle whose round trips are counted. What is put through it is deleted when the case ends.
+    /// Opens a handle whose round trips are counted. Items put through it are deleted when the case ends.
     ///
     /// # Errors
-    /// What the target says.
+    /// Any error from the target.
     ///
     /// # Cancellation
     /// As [`StoreTarget::counted`].
     pub(crate) async fn counted(&self, options: StoreOptions) -> Result<Arc<CountedStore>> {
         let Counted { handle, proxy, cost } = self.target.counted(options).await?;
-        let counted = Arc::new(Counted { handle: note(&self.noted, handle), proxy, cost });
+        let counted = Arc::new(Counted { handle: record(&self.recorded, handle), proxy, cost });
         self.counted.lock().unwrap_or_else(PoisonError::into_inner).push(counted.clone());
         Ok(counted)
     }
 
-    /// Makes an empty database, which goes when the case ends.
+    /// Creates an empty database, which is removed when the case ends.
     ///
     /// # Errors
-    /// What the target says.
+    /// Any error from the target.
     ///
     /// # Cancellation
     /// As [`StoreTarget::fresh`].

@@ -1,4 +1,4 @@
-//! What a store's backend gives the suite.
+//! The interface between the suite and a store's backend.
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ pub type Store = Arc<dyn BaseStore>;
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct StoreOptions {
-    /// What makes it search by meaning, if anything.
+    /// The index for semantic search, if any.
     pub index: Option<IndexConfig>,
-    /// What it does about the lives of items.
+    /// The TTLs of items.
     pub ttl: TtlConfig,
 }
 
 impl StoreOptions {
-    /// Opens without an index; items live for ever.
+    /// Opens without an index and without TTLs.
     pub fn new() -> Self {
         Self::default()
     }
@@ -34,15 +34,14 @@ impl StoreOptions {
         self
     }
 
-    /// Opens with what it does about the lives of items.
+    /// Opens with a TTL configuration.
     #[must_use]
     pub fn ttl(mut self, ttl: TtlConfig) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Whether handles that are opened with these options and with others must share their items: these are copies of
-    /// one another.
+    /// Whether handles with these options and with others must share their items: the options are copies of each other.
     pub fn is_copy_of(&self, other: &Self) -> bool {
         let same_index = match (&self.index, &other.index) {
             (None, None) => true,
@@ -56,11 +55,11 @@ impl StoreOptions {
     }
 }
 
-/// What a target may offer beyond opening handles. Cases that need more than it has are ignored.
+/// An optional facility of a target. Cases that require a missing one are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreFacility {
-    /// [`StoreTarget::open`] heeds [`StoreOptions::index`].
+    /// [`StoreTarget::open`] supports [`StoreOptions::index`].
     Index,
     /// [`StoreTarget::fresh`] works.
     Fresh,
@@ -85,10 +84,10 @@ pub enum StoreCall {
     Get,
     /// A batch of this many gets.
     GetMany {
-        /// How many, at least two.
+        /// The number, at least two.
         items: usize,
     },
-    /// A `get` of an item whose time to live begins anew.
+    /// A `get` that refreshes the item's TTL.
     GetRefreshed,
     /// A `put` of one item.
     Put {
@@ -106,7 +105,7 @@ pub enum StoreCall {
     Search,
     /// A search by a query, under a namespace with a few items.
     SearchByQuery,
-    /// A batch of several searches, one of them by a query where the store has an index.
+    /// A batch of several searches, one of them by a query if the store has an index.
     SearchMany {
         /// Whether the store has an index.
         indexed: bool,
@@ -136,21 +135,21 @@ pub trait StoreTarget: Debug + Send + Sync + 'static {
     /// The backend's name, for the report.
     fn name(&self) -> &str;
 
-    /// Whether the cases of a group (`store_index`) are to be run on it. A target that differs from another one in its
-    /// index alone has no need of the others.
+    /// Whether the cases of a group (such as `store_index`) run on this target. A target that differs from another one only
+    /// in its index does not need the other groups.
     fn concerns(&self, group: &str) -> bool {
         let _ = group;
         true
     }
 
-    /// Opens one more handle. It has the items of all handles whose options are copies of these, and is not set up. The
-    /// suite uses indexes of few dimensions, which a target may have to keep apart from one another.
+    /// Opens another handle, without setup. It shares the items of all handles whose options are copies of these. The
+    /// suite uses indexes with different dimensions, which a target may have to store separately.
     ///
     /// # Errors
-    /// What the backend's builder returns.
+    /// Any error from the backend's builder.
     ///
     /// # Cancellation
-    /// A dropped call opened nothing.
+    /// A dropped call has opened nothing.
     async fn open(&self, options: StoreOptions) -> Result<Store>;
 
     /// Whether the target has a facility.
@@ -159,10 +158,10 @@ pub trait StoreTarget: Debug + Send + Sync + 'static {
         false
     }
 
-    /// Makes an empty database that was never set up. It goes away with the target that is returned.
+    /// Creates an empty database without setup. It is removed when the returned target is dropped.
     ///
     /// # Errors
-    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless it is offered.
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless the target offers it.
     ///
     /// # Cancellation
     /// A dropped call may leave an empty database.
@@ -174,10 +173,10 @@ pub trait StoreTarget: Debug + Send + Sync + 'static {
     /// does. The database is set up.
     ///
     /// # Errors
-    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless it is offered.
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless the target offers it.
     ///
     /// # Cancellation
-    /// A dropped call opened nothing.
+    /// A dropped call has opened nothing.
     async fn counted(&self, options: StoreOptions) -> Result<CountedStore> {
         let _ = options;
         Err(Error::unsupported("target", "counted"))

@@ -1,4 +1,4 @@
-//! What a backend gives the suite.
+//! The interface between the suite and a backend.
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ pub type Saver = Arc<dyn BaseCheckpointSaver>;
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// What seals and opens values, if anything.
+    /// The cipher, if any.
     pub cipher: Option<Cipher>,
-    /// Whether values are another serializer's, which the saver does not look into.
+    /// Whether values are another serializer's, which the saver does not decode.
     pub opaque_values: bool,
-    /// What looks into that serializer's checkpoints, for a saver that keeps whole ones.
+    /// Decodes that serializer's checkpoints, for a saver that stores whole checkpoints.
     pub reader: Option<Arc<dyn CheckpointReader>>,
 }
 
@@ -30,17 +30,17 @@ impl OpenOptions {
     }
 }
 
-/// What a target may offer beyond opening handles. Cases that need more than it has are ignored.
+/// An optional facility of a target. Cases that require a missing one are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Facility {
-    /// [`Target::open`] heeds [`OpenOptions::cipher`].
+    /// [`Target::open`] supports [`OpenOptions::cipher`].
     Cipher,
-    /// [`Target::open`] heeds [`OpenOptions::opaque_values`] and [`OpenOptions::reader`].
+    /// [`Target::open`] supports [`OpenOptions::opaque_values`] and [`OpenOptions::reader`].
     OpaqueValues,
-    /// The saver keeps a checkpoint as one value, and takes opaque ones as that.
+    /// The saver stores a checkpoint as one value, and accepts opaque ones.
     WholeCheckpoints,
-    /// The saver keeps the value of each channel, and refuses checkpoints that are one value.
+    /// The saver stores channel values separately, and rejects checkpoints that are one value.
     SeparateValues,
     /// [`Target::fresh`] works.
     Fresh,
@@ -60,11 +60,11 @@ impl fmt::Display for Facility {
             Self::Cipher => "handles with a cipher",
             Self::OpaqueValues => "handles with opaque values",
             Self::WholeCheckpoints => "checkpoints that are one value",
-            Self::SeparateValues => "values that are apart from each other",
+            Self::SeparateValues => "separate channel values",
             Self::Fresh => "an empty database",
-            Self::Raw => "the bytes of its medium",
-            Self::MoveRows => "rows to be moved behind the saver's back",
-            Self::Corrupt => "rows to be damaged behind the saver's back",
+            Self::Raw => "the raw stored bytes",
+            Self::MoveRows => "moving rows past the saver",
+            Self::Corrupt => "damaging rows past the saver",
             Self::RoundTrips => "a count of round trips",
         })
     }
@@ -77,7 +77,7 @@ pub enum Call {
     Put,
     /// A `put` of one new value; the stored parent has the others under the same versions.
     PutUnchanged,
-    /// A `put` of one new value; the parent that has the others was deleted.
+    /// A `put` of one new value; the parent with the others was deleted.
     PutOrphaned,
     /// A `put_writes`.
     PutWrites,
@@ -88,7 +88,7 @@ pub enum Call {
         /// How many.
         checkpoints: usize,
     },
-    /// A listing of this many threads, where there are more.
+    /// A listing of this many threads, of more.
     ListThreads {
         /// How many.
         threads: usize,
@@ -102,7 +102,7 @@ pub enum Call {
     },
     /// A `copy_thread`.
     CopyThread {
-        /// How many values of the thread a cipher has bound to their place.
+        /// The number of values of the thread that a cipher has bound to their row.
         bound_values: usize,
         /// How many writes.
         bound_writes: usize,
@@ -111,7 +111,7 @@ pub enum Call {
     PruneKeepLatest {
         /// How many threads.
         threads: usize,
-        /// How many namespaces each of them has. The newest checkpoint needs no ancestor.
+        /// The number of namespaces of each. The newest checkpoint needs no ancestor.
         namespaces: usize,
     },
     /// A `prune` that deletes threads.
@@ -121,7 +121,7 @@ pub enum Call {
     },
     /// A `delete_for_runs` of one run.
     DeleteForRuns {
-        /// How many threads the run is in; at most a few.
+        /// The number of threads with the run; a few.
         threads: usize,
     },
     /// A `setup` of a database that is set up.
@@ -133,23 +133,23 @@ pub type CountedSaver = Counted<Saver, Call>;
 
 /// A database under test.
 ///
-/// [`name`](Self::name) and [`open`](Self::open) are all that most cases need. Each further method brings the cases of
-/// one [`Facility`], which [`offers`](Self::offers) announces: [`fresh`](Self::fresh) those of `setup` and of listings
-/// of everything, [`raw`](Self::raw) and [`move_rows`](Self::move_rows) those of encryption, [`corrupt`](Self::corrupt)
-/// those of damaged rows, [`counted`](Self::counted) those of round trips. For the last one a backend on a server also
+/// Most cases only require [`name`](Self::name) and [`open`](Self::open). Each further method enables the cases of one
+/// [`Facility`], which [`offers`](Self::offers) declares: [`fresh`](Self::fresh) those of `setup` and of listings of
+/// everything, [`raw`](Self::raw) and [`move_rows`](Self::move_rows) those of encryption, [`corrupt`](Self::corrupt)
+/// those of damaged rows, [`counted`](Self::counted) those of round trips. For the last one, a backend on a server also
 /// implements [`Protocol`](crate::wire::Protocol), two methods that split the bytes of its wire protocol.
 #[async_trait]
 pub trait Target: Debug + Send + Sync + 'static {
     /// The backend's name, for the report.
     fn name(&self) -> &str;
 
-    /// Opens one more handle onto the database. The handle is not set up.
+    /// Opens another handle to the database, without setup.
     ///
     /// # Errors
-    /// What the backend's builder returns.
+    /// Any error from the backend's builder.
     ///
     /// # Cancellation
-    /// A dropped call opened nothing.
+    /// A dropped call has opened nothing.
     async fn open(&self, options: OpenOptions) -> Result<Saver>;
 
     /// Whether the target has a facility.
@@ -158,10 +158,10 @@ pub trait Target: Debug + Send + Sync + 'static {
         false
     }
 
-    /// Makes an empty database that was never set up. It goes away with the target that is returned.
+    /// Creates an empty database without setup. It is removed when the returned target is dropped.
     ///
     /// # Errors
-    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless it is offered.
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless the target offers it.
     ///
     /// # Cancellation
     /// A dropped call may leave an empty database.
@@ -169,10 +169,10 @@ pub trait Target: Debug + Send + Sync + 'static {
         Err(Error::unsupported("target", "fresh"))
     }
 
-    /// Reads every byte that the database has put on its medium.
+    /// Reads all bytes that the database has stored.
     ///
     /// # Errors
-    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless it is offered.
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless the target offers it.
     ///
     /// # Cancellation
     /// Reads may be dropped at any time.
@@ -180,10 +180,10 @@ pub trait Target: Debug + Send + Sync + 'static {
         Err(Error::unsupported("target", "raw"))
     }
 
-    /// Moves every stored row of one thread to another, unchanged but for the thread's id.
+    /// Moves every stored row of one thread to another, changing only the thread's id.
     ///
     /// # Errors
-    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless it is offered.
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless the target offers it.
     ///
     /// # Cancellation
     /// A dropped call may have moved some of the rows.
@@ -192,10 +192,10 @@ pub trait Target: Debug + Send + Sync + 'static {
         Err(Error::unsupported("target", "move_rows"))
     }
 
-    /// Cuts the stored checkpoints of a thread in the middle, so that they cannot be decoded.
+    /// Truncates the stored checkpoints of a thread, so that they cannot be decoded.
     ///
     /// # Errors
-    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless it is offered.
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless the target offers it.
     ///
     /// # Cancellation
     /// A dropped call may have damaged some of the rows.
@@ -204,15 +204,14 @@ pub trait Target: Debug + Send + Sync + 'static {
         Err(Error::unsupported("target", "corrupt"))
     }
 
-    /// Opens a handle whose driver reaches the server through a counting proxy, and says what each call costs by the
-    /// backend's documentation. The database is set up. Concurrent calls may use several connections, calls that follow
-    /// each other use the same ones.
+    /// Opens a handle whose driver connects to the server through a counting proxy, with the documented cost of each
+    /// call. The database is set up. Concurrent calls may use several connections; sequential calls use the same ones.
     ///
     /// # Errors
-    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless it is offered.
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) unless the target offers it.
     ///
     /// # Cancellation
-    /// A dropped call opened nothing.
+    /// A dropped call has opened nothing.
     async fn counted(&self, options: OpenOptions) -> Result<CountedSaver> {
         let _ = options;
         Err(Error::unsupported("target", "counted"))

@@ -1,7 +1,7 @@
 //! A proxy between a driver and its server that counts round trips and statements.
 //!
-//! A backend gives the suite a [`Counted`] handle, whose driver connects to a [`Proxy`] instead of the server. The proxy
-//! knows nothing of the protocol: a [`Protocol`] tells it where requests and answers end, and what a request asks for.
+//! A backend provides a [`Counted`] handle, whose driver connects to a [`Proxy`] instead of the server. The proxy is
+//! independent of the wire protocol: a [`Protocol`] finds the ends of requests and responses, and the statements.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
@@ -15,13 +15,13 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// What a call costs once its connection is open and its statements are prepared.
+/// The cost of a call once its connection is open and its statements are prepared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cost {
     /// How often the client waits for the server.
     pub round_trips: usize,
-    /// How many statements or commands the client sends, those that begin and end a transaction included.
+    /// The number of statements or commands that the client sends, including those that begin and end a transaction.
     pub statements: usize,
 }
 
@@ -32,29 +32,29 @@ impl Cost {
     }
 }
 
-/// Splits the bytes of one connection into requests and answers.
+/// Splits the bytes of one connection into requests and responses.
 pub trait Protocol: Debug + Send + 'static {
-    /// Takes the next bytes of the client. Returns the requests that are complete with them.
+    /// Receives the next bytes of the client. Returns the requests that they complete.
     fn sent(&mut self, bytes: &[u8]) -> Sent;
 
-    /// Takes the next bytes of the server. Returns how many requests are answered completely with them.
+    /// Receives the next bytes of the server. Returns the number of responses that they complete.
     fn answered(&mut self, bytes: &[u8]) -> usize;
 }
 
-/// What a client sent.
+/// The requests of a client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// How many requests end here for each of which the server sends an answer.
+    /// The number of complete requests. The server sends a response for each.
     pub requests: usize,
     /// The statements or commands, without their parameters.
     pub statements: Vec<String>,
 }
 
-/// What went over the wire since the last [`Proxy::take`].
+/// The traffic since the last [`Proxy::take`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {
-    /// How often the client sent something after the server had answered everything.
+    /// How often the client sent a request after the server had responded to all earlier ones.
     pub round_trips: usize,
     /// How often each statement was sent.
     pub statements: BTreeMap<String, usize>,
@@ -67,7 +67,7 @@ impl Traffic {
     }
 }
 
-/// A TCP proxy on a port of its own. It ends when it is dropped.
+/// A TCP proxy on its own port. It stops when it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -102,10 +102,10 @@ impl Proxy {
     /// connection.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any I/O error of the listener.
     ///
     /// # Cancellation
-    /// A dropped call started nothing.
+    /// A dropped call has started nothing.
     pub async fn start<P: Protocol>(server: SocketAddr, protocol: fn() -> P) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
@@ -127,18 +127,18 @@ impl Proxy {
         Ok(Self { address, shared, accepting: accepting.abort_handle() })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Holds the server's answers back until the client has sent nothing for this long. A client that sends several
-    /// requests without waiting in between has sent all of them by then, also on a busy machine.
+    /// Delays the server's responses until the client has sent nothing for this long. A client that pipelines several
+    /// requests has sent all of them by then, even on a busy machine.
     pub(crate) fn hold_answers(&self, quiet: Duration) {
         *lock(&self.shared.quiet) = quiet;
     }
 
-    /// Returns what went over the wire, and counts from zero.
+    /// Returns the traffic and resets the counts.
     pub fn take(&self) -> Traffic {
         std::mem::take(&mut *lock(&self.shared.traffic))
     }
@@ -202,7 +202,7 @@ impl Connection {
                 let Some(rest) = quiet.checked_sub(since).filter(|rest| !rest.is_zero()) else { break };
                 tokio::time::sleep(rest).await;
             }
-            // Before the client can know of it.
+            // Counted before the client can see the response.
             {
                 let mut state = lock(&self.state);
                 let answered = state.protocol.answered(bytes);
@@ -213,13 +213,13 @@ impl Connection {
     }
 }
 
-/// A handle whose driver connects through a [`Proxy`], and what its calls cost according to the backend's documentation.
+/// A handle whose driver connects through a [`Proxy`], and the documented cost of its calls.
 pub struct Counted<H, C> {
     /// The handle. Its database is set up.
     pub handle: H,
-    /// What its connections go through.
+    /// The proxy of its connections.
     pub proxy: Proxy,
-    /// What each call costs.
+    /// The documented cost of each call.
     pub cost: Box<dyn Fn(C) -> Cost + Send + Sync>,
 }
 
@@ -234,7 +234,7 @@ impl<H: Debug, C> Debug for Counted<H, C> {
 mod tests {
     use super::*;
 
-    /// Requests and answers are lines.
+    /// Requests and responses are lines.
     #[derive(Debug, Default)]
     struct Lines(String);
 
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// A server that answers each line by `ok`.
+    /// A server that responds to each line with `ok`.
     async fn server() -> SocketAddr {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_are_counted_apart_and_end_with_the_proxy() {
+    async fn connections_are_counted_separately_and_end_with_the_proxy() {
         let proxy = Proxy::start(server().await, Lines::default).await.unwrap();
         let mut clients = Vec::new();
         for _ in 0..2 {

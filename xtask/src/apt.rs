@@ -1,11 +1,11 @@
-//! Debian's packages, on the machine that we run on.
+//! Debian's packages on this machine.
 
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use crate::run::{Result, run, succeeds};
 
-/// Two of us at once would fail on apt's lock.
+/// Serializes our threads: apt fails if its lock is taken.
 static ONE_AT_A_TIME: Mutex<bool> = Mutex::new(false);
 
 /// Whether packages can be installed here.
@@ -31,21 +31,21 @@ pub(crate) fn install(packages: &[&str]) -> Result<()> {
 
 fn apt_get(arguments: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
-    // A package manager that runs already is waited for.
+    // Waits for a package manager that is already running.
     command.env("DEBIAN_FRONTEND", "noninteractive").args(["-o", "DPkg::Lock::Timeout=300"]).args(arguments);
-    // What a chore prints on standard output is its result.
+    // Standard output is reserved for the task's result.
     command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
     command
 }
 
-/// What the host's configuration says about reaching Debian's packages: proxies, time limits, checks.
+/// The host's settings for reaching Debian's packages: proxies, timeouts, checks.
 pub(crate) fn acquire_options() -> String {
     let dump = Command::new("apt-config").arg("dump").output();
     dump.map(|output| acquire_lines(&String::from_utf8_lossy(&output.stdout))).unwrap_or_default()
 }
 
 fn acquire_lines(dump: &str) -> String {
-    // The rest of this tree is apt's own tables.
+    // The other entries of this tree are apt's own tables.
     let tables = ["IndexTargets", "Changelogs", "CompressionTypes", "GzipIndexes", "Languages", "cdrom"];
     let mut kept = String::new();
     for line in dump.lines() {
@@ -58,7 +58,7 @@ fn acquire_lines(dump: &str) -> String {
     kept
 }
 
-/// Debian's mirror in the host's sources, if the host is a Debian.
+/// Debian's mirror in the host's sources, if the host runs Debian.
 pub(crate) fn mirror() -> Option<String> {
     let folder = std::fs::read_dir("/etc/apt/sources.list.d").ok();
     let files = folder.into_iter().flatten().flatten().map(|entry| entry.path());
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mirrors_of_both_forms() {
+    fn mirrors_are_found_in_both_formats() {
         let one_line =
             "# deb http://old.example/debian x main\ndeb [arch=amd64] http://mirror.example/debian/ x main\n";
         assert_eq!(mirror_in(one_line).as_deref(), Some("http://mirror.example/debian/"));
@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn other_archives_are_no_mirror() {
+    fn other_archives_are_ignored() {
         let others = "deb http://mirror.example/debian-security x main\ndeb http://mirror.example/ubuntu y main\n\
                       deb-src http://mirror.example/debian x main\ndeb cdrom:[disc]/debian x main\n";
         assert_eq!(mirror_in(others), None);
     }
 
     #[test]
-    fn only_the_way_to_the_packages_is_kept() {
+    fn only_the_settings_for_reaching_packages_are_kept() {
         let dump = "APT::Architecture \"amd64\";\nAcquire \"\";\nAcquire::http::Proxy \"http://proxy.example:1\";\n\
                     Acquire::IndexTargets::deb::Packages \"\";\nAcquire::Check-Date \"false\";\nDPkg::Post-Invoke:: \"x\";\n";
         let kept = "Acquire::http::Proxy \"http://proxy.example:1\";\nAcquire::Check-Date \"false\";\n";

@@ -1,4 +1,4 @@
-//! The project's chores. `cargo xtask test` runs every test and sets up what they need.
+//! The project's development tasks. `cargo xtask test` sets up the environment and runs every test.
 
 mod apt;
 mod python;
@@ -43,11 +43,11 @@ enum Chore {
     },
     /// Runs the fault and concurrency tests for longer than `test` does.
     Soak {
-        /// How many times as long.
+        /// The factor of the duration.
         #[arg(long, default_value_t = 20)]
         times: u32,
     },
-    /// Creates the Python environments of the cross-language tests, and prints their variables.
+    /// Creates the Python environments of the cross-language tests, and prints their environment variables.
     Venv,
     /// The servers of the tests, in containers.
     Servers {
@@ -67,7 +67,7 @@ enum Chore {
         sync: String,
     },
     /// Benchmarks the PostgreSQL saver against Python's and against plain SQL, in alternating runs: on the server of the
-    /// `BENCH_PG_*` variables, or else on one for benchmarks, which it starts.
+    /// `BENCH_PG_*` variables, otherwise on a benchmark server, which it starts.
     BenchPostgres {
         /// Passed to `benches/python/compare_postgres.py`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -149,7 +149,7 @@ fn chore(chore: Chore) -> Result<()> {
     }
 }
 
-/// A comparison with Python, to which the Rust driver is built.
+/// The command of a comparison with Python. Builds the Rust driver for it.
 fn compare(script: &str) -> Result<Command> {
     let python = python::set_up()?.pop().ok_or("there is no Python environment")?.python;
     let mut compare = Command::new(python);
@@ -158,15 +158,15 @@ fn compare(script: &str) -> Result<Command> {
     Ok(compare)
 }
 
-/// Builds the Rust driver, and says where it is.
+/// Builds the Rust driver and returns its path.
 fn workload() -> Result<PathBuf> {
     let build = ["build", "--release", "--locked", "-p", "checkpoint-benches", "--bin", "workload"];
     run::run(cargo().args(build))?;
     Ok(target().join("release/workload"))
 }
 
-/// Says where PostgreSQL is, as the drivers want it: nothing where the environment says so already, else the benchmarks'
-/// own server on the host's network, which is started.
+/// The `BENCH_PG_*` variables for the drivers: empty if the environment already has them, otherwise those of the
+/// benchmark server on the host's network, which is started.
 fn bench_server() -> Result<Vec<(&'static str, String)>> {
     if ["BENCH_PG_HOST", "BENCH_PG_PORT"].iter().any(|name| std::env::var_os(name).is_some()) {
         return Ok(Vec::new());
@@ -186,7 +186,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
 }
 
-/// The folder for everything that is built.
+/// The folder for build output.
 fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |target| root().join(target))
 }

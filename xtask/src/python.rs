@@ -1,4 +1,4 @@
-//! Python environments with LangGraph, one for each generation that shares our files.
+//! Python environments with LangGraph, one for each supported generation.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,21 +6,21 @@ use std::process::Command;
 use crate::run::{Result, run, succeeds};
 use crate::{apt, root, target};
 
-/// The generations, oldest first, each with the variable that names its Python to the tests.
+/// The generations, oldest first, each with the environment variable of its Python interpreter.
 const GENERATIONS: [(&str, &str); 2] =
     [("4.2", "CHECKPOINT_TEST_PYTHON_4_2"), ("4.3", "CHECKPOINT_TEST_PYTHON_4_3")];
 
-/// What the wheel's tests need too, and what builds the wheel.
+/// The requirements of the wheel's tests, and of building the wheel.
 const WHEEL: &str = "python/tests/requirements.txt";
 const BUILD: &str = "python/tests/requirements-build.txt";
 
-/// The file in an environment that holds the requirements it was made from.
+/// The file in an environment with the requirements that it was created from.
 const STAMP: &str = "requirements.stamp";
 
-/// How long pip may wait for an answer, in seconds, and how often it tries.
+/// pip's network timeout in seconds, and its number of retries.
 const PIP: [&str; 4] = ["--timeout", "30", "--retries", "4"];
 
-/// An environment that is ready.
+/// An environment that is set up.
 #[derive(Debug)]
 pub(crate) struct Environment {
     pub(crate) generation: &'static str,
@@ -28,12 +28,12 @@ pub(crate) struct Environment {
     pub(crate) python: PathBuf,
 }
 
-/// Makes what is missing; an environment whose requirements have not changed is left as it is.
+/// Creates missing environments, and recreates those whose requirements have changed.
 pub(crate) fn set_up() -> Result<Vec<Environment>> {
     GENERATIONS.iter().map(|(generation, variable)| Environment::set_up(generation, variable)).collect()
 }
 
-/// The same for the newest generation alone.
+/// The same for the newest generation only.
 pub(crate) fn set_up_newest() -> Result<Vec<Environment>> {
     let newest = GENERATIONS.last().into_iter();
     newest.map(|(generation, variable)| Environment::set_up(generation, variable)).collect()
@@ -46,7 +46,7 @@ impl Environment {
     }
 }
 
-/// The Python that builds the wheel; its environment is made if it is missing.
+/// The Python that builds the wheel; creates its environment if it is missing.
 pub(crate) fn set_up_build() -> Result<PathBuf> {
     make("build", &[BUILD])
 }
@@ -55,7 +55,7 @@ fn python_in(folder: &Path) -> PathBuf {
     folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" })
 }
 
-/// Makes the environment of a name if it is missing, or was made from other requirements, and gives its Python.
+/// Creates an environment if it is missing or has other requirements, and returns its Python.
 fn make(name: &str, requirements: &[&str]) -> Result<PathBuf> {
     let folder = target().join("python").join(name);
     let requirements: Vec<_> = requirements.iter().map(|file| root().join(file)).collect();
@@ -71,7 +71,7 @@ fn make(name: &str, requirements: &[&str]) -> Result<PathBuf> {
     {
         return Ok(python);
     }
-    eprintln!("xtask: making {}", folder.display());
+    eprintln!("xtask: creating {}", folder.display());
     let system = ["python3", "python"]
         .into_iter()
         .find(|name| {
@@ -80,7 +80,7 @@ fn make(name: &str, requirements: &[&str]) -> Result<PathBuf> {
         .ok_or("the cross-language tests need Python 3.10 or newer on the PATH")?;
     let venv = || succeeds(Command::new(system).args(["-m", "venv", "--clear"]).arg(&folder));
     if !venv() {
-        // Debian keeps venv in a package of its own.
+        // Debian has venv in a separate package.
         let installed = apt::is_usable() && apt::install(&["python3-venv"]).is_ok();
         if !installed || !venv() {
             return Err(format!("{system} -m venv failed; install the venv module of Python").into());

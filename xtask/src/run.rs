@@ -1,21 +1,21 @@
 //! Running programs.
 //!
-//! Each runs in a process group of its own, which is ended when this process is told to end: nothing that a chore started
-//! goes on without it.
+//! Each runs in its own process group, which is terminated when this process is interrupted: no program outlives the
+//! task that started it.
 
 use std::io::Read as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A chore's error is a sentence for the terminal.
+/// A task's error is a message for the terminal.
 pub(crate) type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-/// The process groups of the programs that run.
+/// The process groups of the running programs.
 static RUNNING: Mutex<Groups> = Mutex::new(Groups { ids: Vec::new(), interrupted: false });
 
 struct Groups {
     ids: Vec<u32>,
-    /// Whether nothing is started any more.
+    /// Whether no more programs may be started.
     interrupted: bool,
 }
 
@@ -23,7 +23,7 @@ fn running() -> MutexGuard<'static, Groups> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The cargo that runs us, in the workspace's folder.
+/// The cargo that runs this program, in the workspace's folder.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(crate::root());
@@ -31,8 +31,8 @@ pub(crate) fn cargo() -> Command {
     cargo
 }
 
-/// Removes the variables in which cargo describes to us our own package. A cargo that inherits them takes them for a change
-/// in the environment of build scripts that read them (ring's does), and builds again what depends on them.
+/// Removes the variables in which cargo describes our own package. A cargo that inherits them sees a changed environment
+/// of the build scripts that read them (such as ring's), and rebuilds everything that depends on these.
 pub(crate) fn forget_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name
@@ -44,7 +44,7 @@ pub(crate) fn forget_package(command: &mut Command) {
     }
 }
 
-/// A program that runs.
+/// A running program.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
@@ -57,7 +57,7 @@ impl Running {
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(command, 0);
         let name = command.get_program().to_string_lossy().into_owned();
-        // Locked while it starts, so that an interruption does not miss it.
+        // Locked during the start, so that an interrupt does not miss the program.
         let mut running = running();
         if running.interrupted {
             return Err(format!("{name} was not started: interrupted").into());
@@ -70,53 +70,53 @@ impl Running {
         Ok(Self { child, name })
     }
 
-    /// The id of its process, and of its process group.
+    /// The id of the process and of its process group.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for its end.
+    /// Waits until the program has ended.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
         let status = self.child.wait();
         let id = self.child.id();
         running().ids.retain(|other| *other != id);
-        Ok(status.map_err(|error| format!("{} is lost: {error}", self.name))?)
+        Ok(status.map_err(|error| format!("cannot wait for {}: {error}", self.name))?)
     }
 }
 
-/// Runs a program to its end, and fails if it does.
+/// Runs a program and waits for it. Fails if the program fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let mut running = Running::start(command)?;
     let status = running.wait()?;
     if status.success() { Ok(()) } else { Err(format!("{} failed ({status})", running.name).into()) }
 }
 
-/// Runs a program to its end, gives what it wrote to standard output, and fails if it does.
+/// Runs a program and returns its standard output. Fails if the program fails.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let mut running = Running::start(command.stdout(Stdio::piped()))?;
     let mut said = Vec::new();
     let read = running.child.stdout.take().map_or(Ok(0), |mut stdout| stdout.read_to_end(&mut said));
     let status = running.wait()?;
-    read.map_err(|error| format!("what {} says cannot be read: {error}", running.name))?;
+    read.map_err(|error| format!("the output of {} cannot be read: {error}", running.name))?;
     if !status.success() {
         return Err(format!("{} failed ({status})", running.name).into());
     }
     Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Whether a program runs and succeeds; what it prints is thrown away.
+/// Whether a program runs and succeeds; its output is discarded.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// Leaves the end of this process to whoever handles an interrupt, where there was one: there may be something to remove.
+/// After an interrupt, lets the handler end this process: it may have containers to remove.
 pub(crate) fn wait_if_interrupted() {
     while running().interrupted {
         std::thread::sleep(std::time::Duration::from_secs(1));
     }
 }
 
-/// When this process is told to end, ends what it started, and then itself.
+/// On an interrupt, terminates the started programs, then this process.
 #[cfg(unix)]
 pub(crate) fn end_all_when_interrupted() -> Result<()> {
     use std::time::{Duration, Instant};
@@ -125,13 +125,13 @@ pub(crate) fn end_all_when_interrupted() -> Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     use signal_hook::iterator::Signals;
 
-    /// How long programs may take to clean up.
-    const PATIENCE: Duration = Duration::from_secs(10);
+    /// The time that programs get to clean up.
+    const GRACE_PERIOD: Duration = Duration::from_secs(10);
 
     let signal_all = |signal| {
         for id in &running().ids {
             if let Some(group) = i32::try_from(*id).ok().and_then(Pid::from_raw) {
-                // It may have ended in this moment.
+                // It may have ended at this moment.
                 let _ = kill_process_group(group, signal);
             }
         }
@@ -147,13 +147,13 @@ pub(crate) fn end_all_when_interrupted() -> Result<()> {
             running.interrupted = true;
             running.ids.clone()
         };
-        // Python drops its databases after an interrupt, but not when it is terminated.
+        // Python drops its databases on SIGINT, but not on SIGTERM.
         signal_all(Signal::INT);
-        while !running().ids.is_empty() && begun.elapsed() < PATIENCE {
+        while !running().ids.is_empty() && begun.elapsed() < GRACE_PERIOD {
             std::thread::sleep(Duration::from_millis(100));
         }
         signal_all(Signal::KILL);
-        // A test binary that was interrupted did not remove its own.
+        // An interrupted test binary did not remove its own containers.
         for id in interrupted {
             crate::servers::remove_private_of(id);
         }

@@ -1,4 +1,4 @@
-//! Stages of the tests, side by side: each writes to a log of its own, and is reported when it has ended.
+//! Stages of the tests, run concurrently: each writes to its own log, and is reported when it has ended.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 use crate::run::{Result, Running};
 use crate::target;
 
-/// What one stage runs: programs, one after the other.
+/// A stage: programs that run one after the other.
 pub(crate) struct Stage {
     name: String,
-    /// Prepares the programs when the stage's turn has come.
+    /// Prepares the programs when the stage starts.
     prepare: Box<dyn FnOnce() -> Result<Vec<Command>> + Send>,
 }
 
 impl Stage {
-    /// A stage whose programs are known only when its turn has come.
+    /// A stage whose programs are prepared when it starts.
     pub(crate) fn new(
         name: impl Into<String>,
         prepare: impl FnOnce() -> Result<Vec<Command>> + Send + 'static,
@@ -34,7 +34,7 @@ impl Stage {
     }
 }
 
-/// How many tests ended how.
+/// The number of tests by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     passed: u64,
@@ -62,13 +62,13 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passed, {} failed, {} ignored", self.passed, self.failed, self.ignored)?;
         if self.filtered > 0 {
-            write!(f, ", {} left out", self.filtered)?;
+            write!(f, ", {} filtered out", self.filtered)?;
         }
         Ok(())
     }
 }
 
-/// The counts in a line of libtest or pytest that sums up, else nothing.
+/// The counts in a summary line of libtest or pytest; `None` for other lines.
 fn summary(line: &str) -> Option<Counts> {
     let text = if let Some(rest) = line.strip_prefix("test result: ") {
         let counts = rest.split_once(". ")?.1;
@@ -93,13 +93,13 @@ fn summary(line: &str) -> Option<Counts> {
     Some(counts)
 }
 
-/// How a stage ended.
+/// The result of a stage.
 struct Ended {
     name: String,
     counts: Counts,
     took: Duration,
     log: PathBuf,
-    /// Why it failed.
+    /// The reason of the failure.
     failure: Option<String>,
 }
 
@@ -110,7 +110,7 @@ impl Ended {
     }
 }
 
-/// Runs stages, as many at a time as there are lanes, in their order; reports each when it has ended, and all at the end.
+/// Runs stages in their order, up to `lanes` concurrently. Reports each when it has ended, and a summary at the end.
 pub(crate) fn run(stages: Vec<Stage>, lanes: usize) -> Result<()> {
     let folder = target().join("test-logs");
     std::fs::create_dir_all(&folder)
@@ -125,7 +125,7 @@ pub(crate) fn run(stages: Vec<Stage>, lanes: usize) -> Result<()> {
             let Some(stage) = next else { break };
             let log = folder.join(format!("{}.log", file_name(&stage.name)));
             let done = one(stage, log);
-            // Locked while it is printed, so that reports do not mix.
+            // Locked while printing, so that reports do not interleave.
             let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
             report(&done);
             ended.push(done);
@@ -161,7 +161,7 @@ fn one(stage: Stage, log: PathBuf) -> Ended {
     Ended { name: stage.name, counts, took: begun.elapsed(), log, failure }
 }
 
-/// Runs all programs, also after one that fails.
+/// Runs all programs, even after one has failed.
 fn run_all(commands: Vec<Command>, log: &PathBuf) -> Result<()> {
     let cannot = |error| format!("{} cannot be written: {error}", log.display());
     let file = File::create(log).map_err(cannot)?;
@@ -175,7 +175,7 @@ fn run_all(commands: Vec<Command>, log: &PathBuf) -> Result<()> {
         if !status.success() {
             failed.push(format!("{name} failed ({status})"));
             if status.code().is_none() {
-                // It had no time to remove its containers.
+                // A test binary that was killed could not remove its containers.
                 crate::servers::remove_private_of(id);
             }
         }
@@ -196,7 +196,7 @@ fn report(ended: &Ended) {
     println!("  The whole log is {}", ended.log.display());
 }
 
-/// Whether a line only says that a test passed or was ignored.
+/// Whether a line only reports that a test passed or was ignored.
 fn is_uneventful(line: &str) -> bool {
     let is_test = line.starts_with("test ") && !line.starts_with("test result");
     (is_test && (line.ends_with(" ok") || line.contains(" ... ignored"))) || line.trim().is_empty()
@@ -212,7 +212,7 @@ fn conclude(ended: &[Ended], count: usize, took: Duration) -> Result<()> {
     let failed: Vec<_> = ended.iter().filter(|one| one.failure.is_some()).map(|one| &*one.name).collect();
     println!("== {count} stages, {} tests: {counts}, in {} s", counts.total(), took.as_secs());
     if ended.len() < count {
-        return Err("not every stage was run".into());
+        return Err("not all stages were run".into());
     }
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
 }
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passed_is_not_shown() {
+    fn passed_tests_are_not_shown() {
         assert!(is_uneventful("test put::stores ... ok"));
         assert!(is_uneventful("test put::stores ... ignored (no server)"));
         assert!(!is_uneventful("test put::stores ... FAILED"));

@@ -1,4 +1,4 @@
-//! `cargo xtask test`, `test-python` and `soak`: everything that tests need is set up, then they run side by side.
+//! `cargo xtask test`, `test-python` and `soak`: sets up the environment of the tests, then runs them concurrently.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,38 +11,38 @@ use crate::run::{Result, cargo, output, run};
 use crate::stages::{self, Stage};
 use crate::{python, servers, wheel};
 
-/// The variable that names what has to be there: with everything set up, a test that cannot run has failed.
+/// The variable with the requirements of tests: since everything is set up, a test that cannot run fails.
 const REQUIRE: &str = "CHECKPOINT_TEST_REQUIRE";
 
-/// The variable that makes long tests longer: how many times as long.
+/// The variable with the factor by which long tests are prolonged.
 const SOAK: &str = "CHECKPOINT_TEST_SOAK";
 
-/// The test binaries that take longest begin first.
-const LONGEST: [&str; 4] = ["store_postgres", "postgres", "python", "store"];
+/// The slowest test binaries, which start first.
+const SLOWEST: [&str; 4] = ["store_postgres", "postgres", "python", "store"];
 
-/// The tests that `--quick` leaves out, and that `soak` makes longer: by binary and module.
+/// The tests that `--quick` skips and `soak` prolongs: by binary and module.
 const LONG: [(&str, &str); 3] =
     [("postgres", "faults::"), ("postgres", "contention::"), ("store_postgres", "faults::")];
 
 /// The package of the test binaries with the suite.
 const CONFORMANCE: &str = "checkpoint-conformance";
 
-/// How many stages run at a time: tests wait for servers and disks more than they compute.
+/// The number of concurrent stages. Tests spend more time waiting for servers and disks than computing.
 fn lanes() -> usize {
     std::thread::available_parallelism().map_or(2, std::num::NonZero::get) + 1
 }
 
-/// What the tests need.
-struct Ready {
+/// The environment of the tests.
+struct Environments {
     pythons: Vec<python::Environment>,
     variables: Vec<(&'static str, String)>,
 }
 
-impl Ready {
-    /// Sets up environments and servers while something is built.
+impl Environments {
+    /// Sets up Python environments and servers while `build` runs.
     fn set_up<T>(quick: bool, build: impl FnOnce() -> Result<T>) -> Result<(Self, T)> {
         std::thread::scope(|scope| {
-            // An error has to cross from one thread to another.
+            // Errors are sent from one thread to another.
             let pythons = move || if quick { python::set_up_newest() } else { python::set_up() };
             let pythons = scope.spawn(move || pythons().map_err(|error| error.to_string()));
             let wanted = [&POSTGRES, &POSTGRES_15, &PGBOUNCER];
@@ -51,7 +51,7 @@ impl Ready {
             let failed = "setting up the tests failed";
             let pythons = pythons.join().map_err(|_| failed)??;
             let mut variables = servers.join().map_err(|_| failed)??;
-            // The other generations of Python are ignored where there is only the newest.
+            // With only the newest generation, the tests of the others are ignored.
             let required = match pythons.as_slice() {
                 [newest] => format!("python-{},postgres", newest.generation),
                 _ => "python,postgres".to_owned(),
@@ -61,8 +61,8 @@ impl Ready {
         })
     }
 
-    /// Gives a program the variables of all that.
-    fn give_to(&self, command: &mut Command) {
+    /// Sets the variables of a program.
+    fn apply_to(&self, command: &mut Command) {
         for environment in &self.pythons {
             command.env(environment.variable, &environment.python);
         }
@@ -70,39 +70,39 @@ impl Ready {
     }
 }
 
-/// Runs all tests, or with arguments those that cargo is told to run.
+/// Runs all tests, or, with arguments, `cargo test` with these.
 pub(crate) fn test(quick: bool, arguments: &[String]) -> Result<()> {
     if !arguments.is_empty() {
         return test_some(quick, arguments);
     }
-    let (ready, binaries) = Ready::set_up(quick, build)?;
-    let ready = Arc::new(ready);
-    let mut stages = wheel_stages(&ready, &[]);
-    stages.extend(binary_stages(&ready, binaries, quick));
+    let (environments, binaries) = Environments::set_up(quick, build)?;
+    let environments = Arc::new(environments);
+    let mut stages = wheel_stages(&environments, &[]);
+    stages.extend(binary_stages(&environments, binaries, quick));
     let mut doc = cargo();
     doc.args(["test", "--workspace", "--doc", "--locked"]);
-    ready.give_to(&mut doc);
+    environments.apply_to(&mut doc);
     stages.push(Stage::of("documentation", vec![doc]));
     stages::run(stages, lanes())
 }
 
-/// Some of cargo's tests, with everything set up; what cargo prints is not held back.
+/// Runs `cargo test` with these arguments, with everything set up, and shows its output.
 fn test_some(quick: bool, arguments: &[String]) -> Result<()> {
     let with_tests = || {
         let mut test = cargo();
         test.args(["test", "--workspace", "--locked"]);
         test
     };
-    let (ready, ()) = Ready::set_up(quick, || match build_arguments(arguments) {
+    let (environments, ()) = Environments::set_up(quick, || match build_arguments(arguments) {
         Some(arguments) => run(with_tests().arg("--no-run").args(arguments)),
         None => Ok(()),
     })?;
     let mut test = with_tests();
-    ready.give_to(&mut test);
+    environments.apply_to(&mut test);
     run(test.args(arguments))
 }
 
-/// The arguments that decide what is built, if it can be built without running it.
+/// The arguments that select the build targets, if they can be built without running tests.
 fn build_arguments(arguments: &[String]) -> Option<&[String]> {
     let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
     let arguments = &arguments[..end];
@@ -110,36 +110,36 @@ fn build_arguments(arguments: &[String]) -> Option<&[String]> {
     (!arguments.iter().any(only_runs)).then_some(arguments)
 }
 
-/// The wheel's part of the tests.
+/// Runs the wheel's tests.
 pub(crate) fn test_python(arguments: &[String]) -> Result<()> {
-    let (ready, ()) = Ready::set_up(false, || Ok(()))?;
-    stages::run(wheel_stages(&Arc::new(ready), arguments), lanes())
+    let (environments, ()) = Environments::set_up(false, || Ok(()))?;
+    stages::run(wheel_stages(&Arc::new(environments), arguments), lanes())
 }
 
-/// Runs the tests that break things, so many times as long as usual.
+/// Runs the fault tests for this many times the usual duration.
 pub(crate) fn soak(times: u32) -> Result<()> {
-    let (ready, binaries) = Ready::set_up(true, build)?;
+    let (environments, binaries) = Environments::set_up(true, build)?;
     let mut stages = Vec::new();
     for (name, module) in LONG {
         let binary = binaries.iter().find(|binary| binary.package == CONFORMANCE && binary.name == name);
         let mut command = binary.ok_or_else(|| format!("there is no test binary {name}"))?.command();
-        ready.give_to(command.arg(module).env(SOAK, times.to_string()));
+        environments.apply_to(command.arg(module).env(SOAK, times.to_string()));
         stages.push(Stage::of(format!("{name} {module}"), vec![command]));
     }
-    // One at a time: each keeps a server busy.
+    // One at a time: each saturates a server.
     stages::run(stages, 1)
 }
 
-/// The wheel is built once, in the stage that comes to it first, and tested with each generation of LangGraph.
-fn wheel_stages(ready: &Arc<Ready>, arguments: &[String]) -> Vec<Stage> {
+/// The stages of the wheel: it is built once, by the first stage, and tested with each generation of LangGraph.
+fn wheel_stages(environments: &Arc<Environments>, arguments: &[String]) -> Vec<Stage> {
     let wheel = Arc::new(wheel::Built::default());
-    let newest_first = (0..ready.pythons.len()).rev();
+    let newest_first = (0..environments.pythons.len()).rev();
     newest_first
         .map(|at| {
-            let (ready, wheel, arguments) = (ready.clone(), wheel.clone(), arguments.to_vec());
-            Stage::new(format!("wheel {}", ready.pythons[at].generation), move || {
-                let mut pytest = wheel::pytest(&ready.pythons[at], &wheel.get()?)?;
-                ready.give_to(pytest.args(arguments));
+            let (environments, wheel, arguments) = (environments.clone(), wheel.clone(), arguments.to_vec());
+            Stage::new(format!("wheel {}", environments.pythons[at].generation), move || {
+                let mut pytest = wheel::pytest(&environments.pythons[at], &wheel.get()?)?;
+                environments.apply_to(pytest.args(arguments));
                 Ok(vec![pytest])
             })
         })
@@ -151,20 +151,20 @@ fn wheel_stages(ready: &Arc<Ready>, arguments: &[String]) -> Vec<Stage> {
 struct Binary {
     package: String,
     name: String,
-    /// Whether it is made of the tests inside of a crate.
+    /// Whether it contains the unit tests of a crate.
     is_unit: bool,
     folder: PathBuf,
     program: PathBuf,
 }
 
 impl Binary {
-    /// Takes one of cargo's messages.
+    /// Parses one of cargo's messages.
     fn parse(message: &str) -> Option<Self> {
         let message: Json = serde_json::from_str(message).ok()?;
         let is_test = message["profile"]["test"].as_bool()?;
         let program = message["executable"].as_str().filter(|_| is_test)?;
         let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
-        // `path+file:///folder#name@version`, where the name may be left out if the folder has it.
+        // `path+file:///folder#name@version`; the name is omitted if it is the folder's.
         let (path, id) = message["package_id"].as_str()?.rsplit_once('#')?;
         let package = match id.split_once('@') {
             Some((name, _)) => name,
@@ -180,7 +180,7 @@ impl Binary {
         })
     }
 
-    /// Runs it as cargo does.
+    /// The command that runs it as cargo does.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
@@ -197,15 +197,15 @@ fn build() -> Result<Vec<Binary>> {
     if binaries.is_empty() { Err("cargo named no test binaries".into()) } else { Ok(binaries) }
 }
 
-fn binary_stages(ready: &Ready, mut binaries: Vec<Binary>, quick: bool) -> Vec<Stage> {
+fn binary_stages(environments: &Environments, mut binaries: Vec<Binary>, quick: bool) -> Vec<Stage> {
     let order =
-        |binary: &Binary| LONGEST.iter().position(|name| *name == binary.name).unwrap_or(LONGEST.len());
+        |binary: &Binary| SLOWEST.iter().position(|name| *name == binary.name).unwrap_or(SLOWEST.len());
     binaries.sort_by_key(order);
     let mut stages = Vec::new();
     let mut units = Vec::new();
     for binary in binaries {
         let mut command = binary.command();
-        ready.give_to(&mut command);
+        environments.apply_to(&mut command);
         if binary.is_unit {
             units.push(command);
             continue;
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_built_before_it_is_run() {
+    fn build_arguments_of_cargo_test() {
         let arguments = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let built = |text| build_arguments(&arguments(text)).map(<[String]>::to_vec);
         assert_eq!(built("--test sqlite -- prune --doc"), Some(arguments("--test sqlite")));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn test_binaries_in_cargos_messages() {
+    fn test_binaries_are_parsed_from_cargos_messages() {
         let message = |id: &str, kind: &str, test: bool| {
             serde_json::json!({
                 "reason": "compiler-artifact",

@@ -1,4 +1,4 @@
-//! The Python wheel: built, installed beside each generation of LangGraph, and tested there.
+//! The Python wheel: builds it, installs it into the environment of each generation of LangGraph, and tests it there.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,11 +8,11 @@ use crate::python::{Environment, set_up_build};
 use crate::run::{Result, forget_package, run};
 use crate::{root, target};
 
-/// Builds the wheel with this profile, in the same target folder as everything else, and says where it is.
+/// Builds the wheel with this profile, in the shared target folder, and returns its path.
 pub(crate) fn build(profile: &str) -> Result<PathBuf> {
     let python = set_up_build()?;
     let folder = target().join("python/wheels");
-    // What an older build left is not to be taken for this one's.
+    // The wheel of an older build must not be mistaken for this one's.
     if folder.exists() {
         std::fs::remove_dir_all(&folder)
             .map_err(|error| format!("{} cannot be removed: {error}", folder.display()))?;
@@ -40,7 +40,7 @@ pub(crate) fn build(profile: &str) -> Result<PathBuf> {
     wheel.ok_or_else(|| format!("maturin left no wheel in {}", folder.display()).into())
 }
 
-/// Installs the wheel in place of the one that is there.
+/// Installs the wheel, replacing an installed one.
 pub(crate) fn install(environment: &Environment, wheel: &Path) -> Result<()> {
     let pip = |command: &str| {
         let mut pip = Command::new(&environment.python);
@@ -49,16 +49,16 @@ pub(crate) fn install(environment: &Environment, wheel: &Path) -> Result<()> {
     };
     let install = ["--force-reinstall", "--no-deps", "--no-index"];
     run(pip("install").args(install).arg(wheel))?;
-    // What the wheel says that it needs is there.
+    // Its dependencies are already installed.
     run(&mut pip("check"))
 }
 
-/// The wheel with the tests' profile, which is built when somebody asks for it first.
+/// The wheel with the tests' profile, built at the first use.
 #[derive(Debug, Default)]
 pub(crate) struct Built(Mutex<Option<Result<PathBuf, String>>>);
 
 impl Built {
-    /// Where it is. Others wait while it is built.
+    /// The path of the wheel. Concurrent calls wait while it is built.
     pub(crate) fn get(&self) -> Result<PathBuf> {
         let mut built = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let wheel = built.get_or_insert_with(|| build("dev").map_err(|error| error.to_string()));
@@ -66,11 +66,11 @@ impl Built {
     }
 }
 
-/// Installs the wheel into an environment, and gives the command of its tests there.
+/// Installs the wheel into an environment, and returns the command of its tests there.
 pub(crate) fn pytest(environment: &Environment, wheel: &Path) -> Result<Command> {
     install(environment, wheel)?;
     let mut pytest = Command::new(&environment.python);
-    // From its own folder, so that the wheel is imported and not its sources.
+    // In this folder, the installed wheel is imported instead of its sources.
     pytest.args(["-m", "pytest"]).current_dir(root().join("python/tests"));
     Ok(pytest)
 }

@@ -1,6 +1,6 @@
-//! What a stored value is bound to.
+//! The associated data that binds a stored value to its row.
 
-/// The identity of a stored value, which AES-256-GCM authenticates: a row that is moved elsewhere does not decrypt.
+/// The identity of a stored value, authenticated by AES-256-GCM: a value that is moved to another row does not decrypt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AssociatedData<'a> {

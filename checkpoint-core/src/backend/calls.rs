@@ -1,4 +1,4 @@
-//! What surrounds a call: its span, its metrics, the context of its error, and the end of them all.
+//! The wrapper of every call: its span, its metrics, the context of its error, and `close()`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -104,7 +104,7 @@ impl Operation {
         on_config!(Name::GetDeltaChannelHistory, config)
     }
 
-    /// `delete_for_runs` of runs, whose number is recorded.
+    /// `delete_for_runs` with the number of runs.
     pub fn delete_for_runs(run_ids: &[&str]) -> Self {
         operation!(Name::DeleteForRuns, runs = run_ids.len())
     }
@@ -114,7 +114,7 @@ impl Operation {
         operation!(Name::CopyThread, source_thread_id = source_thread_id, target_thread_id = target_thread_id)
     }
 
-    /// `prune` of threads, whose number is recorded.
+    /// `prune` with the number of threads.
     pub fn prune(thread_ids: &[&str]) -> Self {
         operation!(Name::Prune, threads = thread_ids.len())
     }
@@ -160,12 +160,12 @@ pub struct Calls {
     backend: &'static str,
     metrics: CallMetrics,
     closed: AtomicBool,
-    /// Calls under way hold it shared, `close` waits until it has it exclusively.
+    /// Running calls hold a shared lock, `close` waits for the exclusive lock.
     under_way: RwLock<()>,
 }
 
 impl Calls {
-    /// For a saver. Names the backend, as errors do, and the database system, as OpenTelemetry's `db.system.name` does.
+    /// For a saver. Takes the backend's name for errors, and the database system for OpenTelemetry's `db.system.name`.
     pub const fn saver(backend: &'static str, system: &'static str) -> Self {
         Self::new(Component::Saver, backend, system)
     }
@@ -183,7 +183,7 @@ impl Calls {
     /// Runs a call in its span, measures it, and adds backend and operation to its error.
     ///
     /// # Errors
-    /// The call's, and [`Unavailable`](ErrorKind::Unavailable) after [`close`](Self::close).
+    /// Any error from the call, and [`Unavailable`](ErrorKind::Unavailable) after [`close`](Self::close).
     ///
     /// # Cancellation
     /// Drops the call, which then appears in no metric.
@@ -205,13 +205,13 @@ impl Calls {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Refuses calls from now on, waits for those under way, then releases what they use. Repeating it is a no-op.
+    /// Refuses calls from now on, waits for running ones, then releases their resources. Idempotent.
     ///
     /// # Errors
-    /// What `release` returns.
+    /// Any error from `release`.
     ///
     /// # Cancellation
-    /// Calls stay refused; the next `close` waits again, and releases.
+    /// Calls are still refused; the next `close` waits again, then releases.
     pub async fn close(&self, release: impl Future<Output = Result<()>> + Send) -> Result<()> {
         self.closed.store(true, Ordering::Release);
         let observed = self.observe(Operation::close());
@@ -286,7 +286,7 @@ mod tests {
         );
         assert!(poll_immediate(&mut call).await.is_none());
         let mut close = Box::pin(calls.close(ready(Ok(()))));
-        assert!(poll_immediate(&mut close).await.is_none(), "a call is under way");
+        assert!(poll_immediate(&mut close).await.is_none(), "a call is still running");
         let late = calls.run(Operation::setup(), pending::<Result<()>>()).await.unwrap_err();
         assert_eq!((late.kind(), late.is_retryable()), (ErrorKind::Unavailable, false));
         send.send(()).unwrap();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dropped_calls_do_not_keep_it_open() {
+    async fn dropped_calls_do_not_block_close() {
         let calls = calls();
         let mut call = Box::pin(calls.run(Operation::setup(), pending::<Result<()>>()));
         assert!(poll_immediate(&mut call).await.is_none());

@@ -15,7 +15,7 @@ pub struct CheckpointKey<'a> {
 }
 
 impl<'a> CheckpointKey<'a> {
-    /// Puts a key together.
+    /// Makes a key from its parts.
     pub const fn new(thread_id: &'a str, checkpoint_ns: &'a str, checkpoint_id: &'a str) -> Self {
         Self { thread_id, checkpoint_ns, checkpoint_id }
     }

@@ -1,4 +1,4 @@
-//! For implementers of savers and stores: what every backend does alike.
+//! For implementers of savers and stores: the code that all backends share.
 //!
 //! A backend keeps its statements or keys, its row decoding, its error table and its page cursors. The rest is here:
 //!

@@ -1,14 +1,14 @@
-//! From pages to a stream.
+//! Streams over pages.
 
 use futures_util::stream::{self, BoxStream, StreamExt};
 
 use crate::{CheckpointConfig, CheckpointTuple, ListQuery, Result, Str, ThreadInfo, ThreadQuery};
 
-/// The items of one page, and where the next page begins, if there is one. A page may be empty without being the last.
+/// The items of one page, and the cursor of the next page, if there is one. A page may be empty without being the last.
 pub type Page<T, C> = (Vec<T>, Option<C>);
 
-/// Streams the items of pages. The next page is read when the items before it were taken; the stream ends after its
-/// first error.
+/// Streams the items of pages. The next page is read after all items before it were consumed; the stream ends after
+/// its first error.
 pub fn pages<T, C, F>(
     first: Option<C>,
     read: impl Fn(C) -> F + Send + 'static,
@@ -28,7 +28,7 @@ where
     pages.flatten().boxed()
 }
 
-/// Streams threads from a function that reads at most so many of them after a thread id.
+/// Streams threads from a function that takes a thread id and a limit, and reads the threads after that id.
 pub fn thread_pages<F>(
     query: ThreadQuery,
     page_size: usize,
@@ -137,7 +137,7 @@ mod tests {
     use crate::Error;
 
     #[tokio::test]
-    async fn pages_are_read_as_their_items_are_taken_and_end_after_an_error() {
+    async fn pages_are_read_lazily_and_end_after_an_error() {
         let read = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&read);
         let mut stream = pages(Some(0), move |page: u32| {

@@ -1,4 +1,4 @@
-//! Whether and when a failed attempt is made again.
+//! Whether and when a failed call is retried.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// After this time no further attempt is made: a server that accepts no connection would be waited for again and again.
+/// No retries after this time: each attempt on a server that accepts no connection costs a whole connect timeout.
 const MAX_TIME: Duration = Duration::from_secs(5);
 
 /// Exponential backoff with jitter. Sleeping is up to the caller, who has a runtime.
@@ -22,15 +22,15 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Begins with the first attempt.
+    /// Starts with the first attempt.
     pub fn new(max_retries: u32) -> Self {
         Self { max_retries, failed: 0, begun: Instant::now() }
     }
 
-    /// How long to wait before the next attempt, or `None` if there is none: the error is not transient, a timeout (which
-    /// has cost the caller enough time already), or there were too many attempts.
+    /// The pause before the next attempt, or `None` to give up: the error is not transient, is a timeout (which has cost
+    /// the caller enough time already), or there were too many attempts.
     ///
-    /// The first retry has no pause: mostly a connection was cut while it was idle.
+    /// The first retry has no pause: the usual cause is a connection that was cut while it was idle.
     pub fn after(&mut self, error: &Error) -> Option<Duration> {
         let is_transient = error.is_retryable() && error.kind() != ErrorKind::Timeout;
         if !is_transient || self.failed >= self.max_retries || self.begun.elapsed() >= MAX_TIME {
@@ -42,7 +42,7 @@ impl Backoff {
     }
 }
 
-/// A pause with jitter, so that callers do not come back all together. `failed` counts the attempts so far.
+/// A pause with jitter, so that callers do not retry in lockstep. `failed` counts the attempts so far.
 fn pause(failed: u32) -> Duration {
     let longest = FIRST_PAUSE.saturating_mul(1 << failed.min(8)).min(MAX_PAUSE);
     longest.mul_f64(0.5 + jitter() / 2.0)
@@ -50,7 +50,7 @@ fn pause(failed: u32) -> Duration {
 
 /// A random number in `[0, 1)`.
 pub fn jitter() -> f64 {
-    // Without random bytes all pauses are the same, which does no harm.
+    // Without random bytes all pauses are equal, which is harmless.
     f64::from(getrandom::u32().unwrap_or_default()) / (f64::from(u32::MAX) + 1.0)
 }
 
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_transient_errors_are_retried_and_not_for_ever() {
+    fn only_transient_errors_are_retried_a_limited_number_of_times() {
         let transient = Error::new(ErrorKind::Unavailable, "restarting").retryable(true);
         let mut backoff = Backoff::new(4);
         let pauses: Vec<_> = std::iter::from_fn(|| backoff.after(&transient)).collect();

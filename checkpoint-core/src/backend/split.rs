@@ -1,4 +1,4 @@
-//! A checkpoint, split into what stays in its document and values that are stored once per version.
+//! Splits a checkpoint into its document and the values that are stored once per version.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,25 +10,25 @@ use crate::{
     Str, TypedBytes,
 };
 
-/// How a backend lays out channel values.
+/// How a backend stores channel values.
 pub trait SplitRules {
-    /// Whether the document gives this value back as it is. Only asked without a cipher: encrypted values are never inline.
+    /// Whether the document returns this value unchanged. Not called with a cipher: encrypted values are never inline.
     fn is_inline(&self, value: &ChannelValue) -> bool;
 
     /// The version as it is part of a value's key.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a version that the database cannot hold.
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a version that the database cannot store.
     fn version_key(&self, version: &ChannelVersion) -> Result<String>;
 
     /// Checks a channel or type tag that is stored in a row. `what` is `channel` or `type`.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a name that the database cannot hold.
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a name that the database cannot store.
     fn check_name(&self, what: &'static str, name: &str) -> Result<()>;
 }
 
-/// A value that is stored on its own, under its channel and version.
+/// A value that is stored separately, under its channel and version.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct BlobRow {
@@ -45,7 +45,7 @@ pub struct BlobRow {
 pub enum Inline<'a> {
     /// The value itself.
     Value(Cow<'a, ChannelValue>),
-    /// A mark: the value, which is stored on its own, is the snapshot of a delta channel.
+    /// A marker: the value, which is stored separately, is the snapshot of a delta channel.
     DeltaSnapshot,
 }
 
@@ -57,7 +57,7 @@ pub struct SplitCheckpoint<'a> {
     pub inline: Vec<(&'a str, Inline<'a>)>,
     /// The values to store, ordered by channel and version. Concurrent calls lock their rows in this order.
     pub blobs: Vec<BlobRow>,
-    /// The versions of values that the parent has stored already.
+    /// The versions of values that are already stored, by the parent.
     pub carried_over: BTreeMap<&'a str, &'a ChannelVersion>,
 }
 
@@ -68,7 +68,7 @@ impl<'a> SplitCheckpoint<'a> {
     /// not inline is always stored: an older checkpoint may have it inline under the same version.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a channel without a version, and what the rules refuse;
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a channel without a version; any error from the rules;
     /// [`Conflict`](crate::ErrorKind::Conflict) for a channel that is both unchanged and new; else as
     /// [`ChannelValue::from_typed`], [`ChannelValue::to_typed`] and [`ValueCodec::seal`].
     pub fn new(
@@ -127,7 +127,7 @@ impl<'a> SplitCheckpoint<'a> {
         Ok(split)
     }
 
-    /// About how many bytes the values have that are stored on their own.
+    /// The approximate size of the values that are stored separately, in bytes.
     pub fn bytes(&self) -> usize {
         self.blobs.iter().map(|blob| blob.channel.len() + blob.value.data.len()).sum()
     }

@@ -44,17 +44,17 @@ use crate::ErrorKind;
 
 /// How long a call took, retries included.
 pub const OPERATION_DURATION: &str = "db.client.operation.duration";
-/// How many calls have ended.
+/// The number of finished calls.
 pub const CALLS: &str = "checkpoint.calls";
-/// How many of them have failed.
+/// The number of failed calls.
 pub const ERRORS: &str = "checkpoint.errors";
-/// How many attempts were made again after a transient error.
+/// The number of retries after transient errors.
 pub const RETRIES: &str = "checkpoint.retries";
 /// How long a call waited for a connection of the pool.
 pub const POOL_WAIT: &str = "db.client.connection.wait_time";
-/// How many bytes of checkpoints, items, values and metadata were sent to the database.
+/// The bytes of checkpoints, items, values and metadata that were sent to the database.
 pub const BYTES_WRITTEN: &str = "checkpoint.bytes.written";
-/// How many bytes of them were read from it; on PostgreSQL of whole rows.
+/// The bytes that were read from the database; on PostgreSQL those of whole rows.
 pub const BYTES_READ: &str = "checkpoint.bytes.read";
 
 const COMPONENT: &str = "checkpoint.component";
@@ -194,7 +194,7 @@ impl CallMetrics {
     }
 }
 
-/// Counts an attempt that is made again.
+/// Counts a retry.
 pub fn retry(system: &'static str, error: ErrorKind) {
     counter!(RETRIES, SYSTEM => system, ERROR => error.as_str()).increment(1);
 }

@@ -36,13 +36,13 @@ pub struct PreparedWrites {
 impl PreparedWrites {
     /// Indexes, checks and encrypts writes.
     ///
-    /// A special channel has its fixed index, any other its position in the call (special ones take a position too). A
-    /// call of nothing but special channels replaces stored rows; any other leaves them, for the whole call. Of rows with
-    /// the same index the last one counts where rows are replaced, else the first.
+    /// A special channel has its fixed index, any other its position in the call (special ones take a position too). If
+    /// all channels of the call are special, stored rows are replaced; otherwise all stored rows are kept. Of rows with
+    /// the same index the last one wins if rows are replaced, otherwise the first.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) when the config names no checkpoint, the id is no UUID, or
-    /// there are more than 2^31 writes; else as [`ChannelValue::from_typed`], [`ChannelValue::to_typed`] and
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) when the config names no checkpoint, the id is not a
+    /// UUID, or there are more than 2^31 writes; else as [`ChannelValue::from_typed`], [`ChannelValue::to_typed`] and
     /// [`ValueCodec::seal`].
     pub fn new(
         codec: &ValueCodec,
@@ -68,7 +68,7 @@ impl PreparedWrites {
         if replace {
             rows.reverse();
         }
-        // Stable, and in the order of the table's key, so that two calls lock the same rows in the same order.
+        // Stable, and in the order of the table's key: concurrent calls lock rows in this order, which prevents deadlocks.
         rows.sort_by_key(|row| row.idx);
         rows.dedup_by_key(|row| row.idx);
         let (thread_id, checkpoint_ns) = config.shared_key();
@@ -83,7 +83,7 @@ impl PreparedWrites {
         })
     }
 
-    /// About how many bytes are sent.
+    /// The approximate number of bytes that are sent.
     pub fn bytes(&self) -> usize {
         self.rows.iter().map(|row| row.channel.len() + row.value.data.len()).sum()
     }

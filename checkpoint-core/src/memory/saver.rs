@@ -1,4 +1,4 @@
-//! The in-memory saver: the model that every other backend is compared with.
+//! The in-memory saver: the reference that the conformance suite compares every other backend with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -20,14 +20,14 @@ use crate::{
     Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, id,
 };
 
-/// How many tuples one page of a listing holds.
+/// The number of tuples per page of a listing.
 const PAGE: usize = 128;
 
-/// Keeps checkpoints in this process, for tests and for agents that need not outlive it. Clones share their contents.
+/// Keeps checkpoints in this process, for tests and for agents without durable state. Clones share their contents.
 ///
-/// Every call is one step under one lock, so each is atomic and sees all that came before. Values are kept as the
-/// bytes they came as; metadata passes through JSON, as it does in a database, so that what a database would refuse
-/// is refused here.
+/// Every call holds one lock, so calls are atomic and linearizable. Values are stored as the bytes they were passed as.
+/// Metadata is converted to JSON and back, as in a database, so that metadata that a database would reject is rejected
+/// here, too.
 ///
 /// ```
 /// use checkpoint_core::{BaseCheckpointSaver, Checkpoint, CheckpointConfig, CheckpointMetadata, InMemorySaver};
@@ -62,7 +62,7 @@ type State = BTreeMap<Str, BTreeMap<Str, Namespace>>;
 #[derive(Debug, Clone, Default)]
 struct Namespace {
     checkpoints: BTreeMap<Str, Row>,
-    /// By checkpoint, which need not be there, then by task and index.
+    /// By checkpoint, which need not be stored, then by task and index.
     writes: BTreeMap<Str, BTreeMap<(Str, i32), PendingWrite>>,
 }
 
@@ -86,23 +86,23 @@ impl InMemorySaver {
         }
     }
 
-    /// Filters as another database does, to stand in for it in tests.
+    /// Filters as another database does, to replace it in tests.
     #[must_use]
     pub fn with_filter_semantics(mut self, semantics: FilterSemantics) -> Self {
         self.semantics = semantics;
         self
     }
 
-    /// Keeps values of another serializer as they come, and never looks into them, whatever their tags say. A pending
-    /// write comes back as the bytes that it was given as, or would be stored as.
+    /// Stores values of another serializer unchanged and never decodes them, regardless of their tags. Pending writes
+    /// are returned as the bytes that were passed in, or that would be stored.
     #[must_use]
     pub fn with_opaque_values(mut self, opaque_values: bool) -> Self {
         self.opaque_values = opaque_values;
         self
     }
 
-    // A panic while the lock is held cannot leave a half-made change behind (every change is built first and put in
-    // at the end, or is a plain removal), so a poisoned lock is taken over.
+    // A panic while the lock is held cannot leave a partial change behind (every change is built first and inserted at
+    // the end, or is a plain removal), so a poisoned lock is safe to use.
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -232,7 +232,7 @@ impl Namespace {
             delta::needed_ancestors(&link, |id| Ok(self.summary(id)))?.into_iter().collect();
         keep.insert(newest.clone());
         self.checkpoints.retain(|id, _| keep.contains(id));
-        // Writes may be ahead of their checkpoint: those beyond the newest stay.
+        // Writes may precede their checkpoint: those beyond the newest are kept.
         self.writes.retain(|id, _| keep.contains(id) || *id > newest);
         for row in self.checkpoints.values_mut() {
             row.parent = row.parent.take().filter(|parent| keep.contains(parent));
@@ -241,7 +241,7 @@ impl Namespace {
     }
 }
 
-/// A checkpoint as a database gives it back: every value in its one form.
+/// A checkpoint as a database returns it: every value in its canonical form.
 fn normalized(checkpoint: &Checkpoint) -> Result<Checkpoint> {
     let mut checkpoint = checkpoint.clone();
     for (channel, value) in checkpoint.channel_values.iter_mut().chain(checkpoint.extra.iter_mut()) {
@@ -262,7 +262,7 @@ fn namespace<'a>(state: &'a State, config: &CheckpointConfig) -> Option<&'a Name
     state.get(config.thread_id())?.get(config.checkpoint_ns())
 }
 
-/// Takes the values of unchanged channels from the parent.
+/// Copies the values of unchanged channels from the parent.
 fn carry_over(state: &State, config: &CheckpointConfig, row: &mut Row, unchanged: &[Str]) -> Result<()> {
     let parent = namespace(state, config)
         .zip(config.checkpoint_id())

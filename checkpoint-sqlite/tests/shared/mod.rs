@@ -1,11 +1,11 @@
-//! Where the tests of this crate keep their files.
+//! Temporary database files of the tests.
 
 use std::path::{Path, PathBuf};
 
 use checkpoint_sqlite::SqliteSaver;
 use tempfile::TempDir;
 
-/// A path for a database, in a folder of its own that goes with the first of the two.
+/// A path for a database, in a folder that is removed when the first value is dropped.
 pub(crate) fn place() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent.db");

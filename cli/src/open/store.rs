@@ -1,4 +1,4 @@
-//! Stores, and schemas for the suite of stores.
+//! Stores, and scratch schemas for the store suite.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ const WITH_STORES: &str = "postgres://USER@HOST/DATABASE";
 /// A store of any backend.
 pub(crate) type Store = Arc<dyn BaseStore>;
 
-/// How vectors are made and kept.
+/// How vectors are computed and indexed.
 pub(crate) struct Vectors {
     config: IndexConfig,
     ann: AnnIndex,
@@ -27,7 +27,7 @@ pub(crate) struct Vectors {
 }
 
 impl Vectors {
-    /// Takes from the arguments what they say of how vectors are kept.
+    /// Takes the index options from the arguments.
     pub(crate) fn new(config: IndexConfig, kept: &Index) -> Self {
         Self {
             config: config.distance(match kept.distance {
@@ -61,19 +61,19 @@ pub(crate) fn store(url: &str, vectors: Option<Vectors>, filter_index: bool) -> 
 fn with_store(url: &str) -> Result<&str> {
     match Backend::of(url)? {
         Backend::Postgres(conn_string) => Ok(conn_string),
-        Backend::Sqlite(_) => {
-            Err(Failure::usage(format!("sqlite: URLs have no store; this ckpt opens those of {WITH_STORES}")))
-        }
+        Backend::Sqlite(_) => Err(Failure::usage(format!(
+            "sqlite: URLs have no store; this ckpt opens stores at {WITH_STORES}"
+        ))),
     }
 }
 
-/// What a table of vectors holds: vectors of one length, indexed for one distance. None for no table.
+/// The contents of a table of vectors: vectors of one length, indexed for one distance. `None` means no table.
 type Holds = Option<(usize, Distance)>;
 
-/// Schemas on a server for the suite of stores. They stay until [`drop_schemas`](Self::drop_schemas).
+/// Schemas on a server for the store suite. They exist until [`drop_schemas`](Self::drop_schemas).
 pub(crate) struct Scratch {
     server: Arc<Server>,
-    /// The schemas of this target, by what they hold.
+    /// The schemas of this target, by their contents.
     schemas: Mutex<Vec<(Holds, String)>>,
 }
 
@@ -81,12 +81,12 @@ struct Server {
     config: PostgresConfig,
     database: Database,
     has_vectors: bool,
-    /// Every schema that a target has named.
+    /// Every schema that any target has created.
     named: Mutex<Vec<String>>,
 }
 
 impl Scratch {
-    /// Checks whether the server has pgvector. The extension is not created: the database is the user's.
+    /// Checks whether the server has pgvector. The extension is not created: the database belongs to the user.
     pub(crate) async fn new(url: &str) -> Result<Self> {
         let config = PostgresConfig::from_conn_string(with_store(url)?)?;
         let database = Database::new(config.pool()?, true, false, 0);
@@ -101,11 +101,11 @@ impl Scratch {
         Self { server, schemas: Mutex::default() }
     }
 
-    /// The schema for an index, or for none.
+    /// The schema for an index, or for no index.
     fn schema(&self, index: Option<&IndexConfig>) -> String {
         let holds = index.map(|index| (index.dims, index.distance));
         let mut schemas = self.schemas.lock().unwrap_or_else(PoisonError::into_inner);
-        // A handle without an index works on the tables of any, and a table of vectors may come later.
+        // A store without an index works on any tables, and a table of vectors may be added later.
         let fits = |other: &Holds| holds.is_none() || other.is_none() || *other == holds;
         if let Some((other, schema)) = schemas.iter_mut().find(|(other, _)| fits(other)) {
             *other = other.or(holds);
@@ -117,7 +117,7 @@ impl Scratch {
         schema
     }
 
-    /// Drops every schema, also those of targets made from this one.
+    /// Drops every schema, including those of targets created from this one.
     pub(crate) async fn drop_schemas(&self) -> Result<()> {
         let named = std::mem::take(&mut *self.server.named.lock().unwrap_or_else(PoisonError::into_inner));
         let connection = self.server.database.connection().await?;

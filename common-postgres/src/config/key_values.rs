@@ -26,13 +26,13 @@ pub(super) fn parse(text: &str, config: &mut PostgresConfig) -> Result<()> {
         }
         skip_spaces(&mut rest);
         if rest.next() != Some('=') {
-            return Err(wrong("a parameter of the connection string has no = and no value"));
+            return Err(wrong("a parameter of the connection string has no value (no = sign)"));
         }
         skip_spaces(&mut rest);
         let value = parse_value(&mut rest)?;
-        // An unknown key may be a part of the password, so it is not shown.
+        // An unknown key may be part of the password, so it is not shown.
         if after_password && !parameters::KNOWN.contains(&&*key) {
-            return Err(wrong("a parameter of the connection string is not known"));
+            return Err(wrong("a parameter of the connection string is unknown"));
         }
         after_password |= key == "password";
         config.set(&key, &value)?;
@@ -45,7 +45,9 @@ fn parse_value(rest: &mut Peekable<Chars<'_>>) -> Result<String> {
     loop {
         match rest.next() {
             Some('\'') if quoted => return Ok(value),
-            None if quoted => return Err(wrong("a quoted value of the connection string has no end")),
+            None if quoted => {
+                return Err(wrong("a quoted value of the connection string has no closing quote"));
+            }
             None => return Ok(value),
             Some(c) if !quoted && c.is_ascii_whitespace() => return Ok(value),
             // libpq ignores one at the end of an unquoted value.

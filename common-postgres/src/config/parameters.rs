@@ -1,4 +1,4 @@
-//! Parameters by name: those of connection strings and of the environment.
+//! Parameters by name, from connection strings and the environment.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio_postgres::config::{ChannelBinding, LoadBalanceHosts, SslNegotiation, T
 use super::{APPLICATION_NAME, DEFAULT_PORT, PostgresConfig, SslMode, invalid, must_be};
 use crate::tls::RootCert;
 
-/// The known parameters. An empty value means that the parameter is not given.
+/// The known parameters. An empty value means that the parameter is not set.
 pub(super) const KNOWN: [&str; 33] = [
     "host",
     "hostaddr",
@@ -69,7 +69,7 @@ const VARIABLES: [(&str, &str); 20] = [
     ("PGSSLMINPROTOCOLVERSION", "ssl_min_protocol_version"),
 ];
 
-/// Ignoring these would connect elsewhere, or less safely, than they demand.
+/// Variables that cannot be ignored: the connection would go elsewhere, or be less secure, than they demand.
 const UNKNOWN_VARIABLES: [&str; 5] =
     ["PGSERVICE", "PGREQUIREAUTH", "PGREQUIREPEER", "PGSSLCRL", "PGSSLCRLDIR"];
 
@@ -93,9 +93,9 @@ impl PostgresConfig {
         Ok(config)
     }
 
-    /// Sets one of libpq's parameters or of ours.
+    /// Sets one of libpq's or our own parameters.
     pub(super) fn set(&mut self, key: &str, value: &str) -> Result<()> {
-        // As in libpq, an empty value means that the parameter is not given.
+        // As in libpq, an empty value means that the parameter is not set.
         if value.is_empty() && KNOWN.contains(&key) {
             return Ok(());
         }
@@ -129,7 +129,7 @@ impl PostgresConfig {
             }
             "pgbouncer" => self.pgbouncer = parse_bool(key, value)?,
             "schema" => self.schema = Some(value.to_owned()),
-            // Accepted if every connection fulfils them anyway.
+            // Accepted if every connection satisfies them anyway.
             "gssencmode" if !["disable", "prefer"].contains(&value) => {
                 return Err(must_be(key, "disable or prefer: Kerberos encryption is not supported"));
             }
@@ -183,7 +183,7 @@ impl PostgresConfig {
                 "direct" => SslNegotiation::Direct,
                 _ => return Err(must_be(key, "postgres or direct")),
             }),
-            _ => return Err(invalid("this parameter is not known; remove it").with("parameter", key)),
+            _ => return Err(invalid("this parameter is unknown; remove it").with("parameter", key)),
         };
         Ok(())
     }
@@ -209,7 +209,7 @@ fn parse_ssl_mode(text: &str) -> Result<SslMode> {
         "verify-full" => SslMode::VerifyFull,
         "allow" => {
             return Err(invalid(
-                "sslmode=allow is not supported: it would use TLS only when the server insists; say prefer",
+                "sslmode=allow is not supported: it would use TLS only if the server requires it; use prefer",
             ));
         }
         _ => return Err(must_be("sslmode", "disable, prefer, require, verify-ca or verify-full")),

@@ -6,7 +6,7 @@ use tokio_postgres::config::{Host, SslMode as DriverMode, TargetSessionAttrs};
 
 use super::*;
 
-/// A connection string without any environment.
+/// A connection string with an empty environment.
 fn alone(text: &str) -> Result<PostgresConfig> {
     PostgresConfig::from_conn_string_and(text, |_| None)
 }
@@ -91,7 +91,7 @@ fn a_url_is_read_as_libpq_reads_it() {
 }
 
 #[test]
-fn parameters_arrive() {
+fn parameters_are_applied() {
     let url = "postgres://h/d?application_name=a%20b&connect_timeout=3&target_session_attrs=read-write&keepalives_idle=9\
                &keepalives_interval=8&keepalives_count=7&tcp_user_timeout=1500&load_balance_hosts=random&options=-c%20a=b\
                &channel_binding=disable&pool_size=7&acquire_timeout=250ms&statement_timeout=90s";
@@ -116,7 +116,7 @@ fn parameters_arrive() {
 }
 
 #[test]
-fn defaults_are_those_of_the_documentation() {
+fn defaults_match_the_documentation() {
     let config = PostgresConfig::new("h", "u", "d");
     assert_eq!(config.effective_ssl_mode(), SslMode::Prefer);
     assert!(!config.uses_pgbouncer());
@@ -136,14 +136,14 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!(pool.timeouts().create, Some(Duration::from_secs(10)));
     let three =
         PostgresConfig::new("a,b,c", "u", "d").connect_timeout(Duration::from_secs(2)).pool().unwrap();
-    assert_eq!(three.timeouts().create, Some(Duration::from_secs(6)), "each host has its time");
+    assert_eq!(three.timeouts().create, Some(Duration::from_secs(6)), "each host has its own timeout");
     let endless = alone("postgres://h?connect_timeout=0").unwrap();
     assert_eq!(endless.driver_config().unwrap().get_connect_timeout(), None);
     assert_eq!(endless.pool().unwrap().timeouts().create, None);
 }
 
 #[test]
-fn times_have_units() {
+fn durations_have_units() {
     let table = [
         ("statement_timeout", "1500", Some(1_500_000)),
         ("statement_timeout", "0", None),
@@ -168,11 +168,14 @@ fn times_have_units() {
         );
     }
     let least = PostgresConfig::new("h", "u", "d").statement_timeout(Duration::from_nanos(1));
-    assert!(least.startup_options().unwrap().ends_with("statement_timeout=1"), "zero would be no limit");
+    assert!(
+        least.startup_options().unwrap().ends_with("statement_timeout=1"),
+        "zero would disable the timeout"
+    );
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_by_name() {
+fn invalid_parameters_are_rejected_by_name() {
     let table = [
         ("mysql://h/d", "begin with postgres://"),
         ("postgres://h/d?colour=red", "colour"),
@@ -191,7 +194,7 @@ fn what_cannot_be_meant_is_refused_by_name() {
         ("postgres://h/d?keepalives_count=x", "keepalives_count"),
         ("postgres://h/d?hostaddr=h", "hostaddr"),
         ("postgres://a,b/d?hostaddr=127.0.0.1", "hostaddr"),
-        ("postgres://a,b/d?port=1,2,3", "as many as hosts"),
+        ("postgres://a,b/d?port=1,2,3", "one for each host"),
         ("postgres://h/d?port=0", "port"),
         ("postgres://h:99999/d", "port"),
         ("postgres://h:0/d", "port"),
@@ -234,7 +237,7 @@ fn what_cannot_be_meant_is_refused_by_name() {
 }
 
 #[test]
-fn an_empty_value_is_none_for_every_parameter() {
+fn an_empty_value_means_not_set_for_every_parameter() {
     for key in parameters::KNOWN.into_iter().filter(|key| *key != "ssl") {
         let mut config = PostgresConfig::empty();
         config.set(key, "").unwrap();
@@ -246,7 +249,7 @@ fn an_empty_value_is_none_for_every_parameter() {
 }
 
 #[test]
-fn pgbouncer_gets_no_options_but_the_users_own() {
+fn pgbouncer_gets_only_the_users_own_options() {
     let config = alone("postgres://h/d?pgbouncer=true").unwrap();
     assert!(config.uses_pgbouncer());
     assert_eq!(config.driver_config().unwrap().get_options(), None);
@@ -255,7 +258,7 @@ fn pgbouncer_gets_no_options_but_the_users_own() {
 }
 
 #[test]
-fn modes_of_tls() {
+fn tls_modes() {
     let table = [
         ("postgres://h", SslMode::Prefer, DriverMode::Prefer),
         ("postgres://h?ssl=true", SslMode::Require, DriverMode::Require),
@@ -266,7 +269,7 @@ fn modes_of_tls() {
         ("postgres://h?sslmode=verify-full", SslMode::VerifyFull, DriverMode::Require),
         ("postgres://h?sslrootcert=system", SslMode::VerifyFull, DriverMode::Require),
         ("postgres://h?sslrootcert=/ca.crt", SslMode::Prefer, DriverMode::Prefer),
-        // Unix sockets never use TLS, whatever was asked for.
+        // Unix sockets never use TLS, regardless of the mode.
         ("postgres://%2Frun?sslmode=verify-full", SslMode::Disable, DriverMode::Disable),
     ];
     for (url, mode, driver) in table {
@@ -274,7 +277,7 @@ fn modes_of_tls() {
         assert_eq!(config.effective_ssl_mode(), mode, "{url}");
         assert_eq!(config.driver_config().unwrap().get_ssl_mode(), driver, "{url}");
     }
-    // Nothing is read that is not needed.
+    // Unneeded files are not read.
     alone("postgres://h?sslmode=disable&sslrootcert=/no/such/file").unwrap().pool().unwrap();
 }
 
@@ -318,7 +321,7 @@ fn the_environment_is_read_under_libpqs_names() {
 }
 
 #[test]
-fn a_connection_string_goes_before_the_environment() {
+fn a_connection_string_overrides_the_environment() {
     let variables: HashMap<&str, &str> = HashMap::from([
         ("PGHOST", "e"),
         ("PGPORT", "9"),
@@ -386,7 +389,7 @@ fn a_connection_string_goes_before_the_environment() {
 }
 
 #[test]
-fn one_database_is_known_under_its_names() {
+fn different_names_of_one_database_are_recognized() {
     let same = |one: &str, other: &str| {
         let (one, other) = (alone(one).unwrap(), alone(other).unwrap());
         assert_eq!(one.is_same_database(&other), other.is_same_database(&one));
@@ -424,7 +427,7 @@ fn one_database_is_known_under_its_names() {
 }
 
 #[test]
-fn connection_strings_are_told_from_other_texts() {
+fn connection_strings_are_recognized() {
     for text in [
         "postgres://",
         "postgresql://u@h/d",
@@ -443,7 +446,7 @@ fn connection_strings_are_told_from_other_texts() {
 }
 
 #[test]
-fn a_schema_is_named_in_either_form_and_by_a_setter() {
+fn the_schema_is_set_by_url_by_pairs_and_by_setter() {
     for text in ["postgres://h/d?schema=a%20b", "host=h schema='a b'", "host=h schema=x schema='a b'"] {
         assert_eq!(alone(text).unwrap().schema.as_deref(), Some("a b"), "{text}");
     }
@@ -455,7 +458,7 @@ fn a_schema_is_named_in_either_form_and_by_a_setter() {
 }
 
 #[test]
-fn the_password_is_shown_nowhere() {
+fn the_password_is_never_shown() {
     let secret = "hunter2";
     let config = alone("postgres://u:hunter2@h/d").unwrap();
     let pool = config.pool().unwrap();

@@ -1,6 +1,6 @@
 //! Connection strings that are URLs, parsed as libpq parses them.
 //!
-//! Errors show no part of the URL: if the password has a delimiter in it, any part may belong to the password.
+//! Errors show no part of the URL: if the password contains a delimiter, any part may belong to the password.
 
 use std::borrow::Cow;
 
@@ -8,9 +8,9 @@ use checkpoint_core::{Error, Result};
 
 use super::{DEFAULT_PORT, PostgresConfig, invalid, parameters};
 
-/// A `/` or `@` of a password that is not percent-encoded ends up in another part of the URL.
+/// If a `/` or `@` in the password is not percent-encoded, the rest of the password is parsed as another part of the URL.
 const ENCODE: &str =
-    "if the password has one of @ : / ? % [ ] in it, write these as %40 %3A %2F %3F %25 %5B %5D";
+    "if the password contains one of @ : / ? % [ ], write them as %40 %3A %2F %3F %25 %5B %5D";
 
 /// What follows the scheme of a URL.
 pub(super) fn without_scheme(url: &str) -> Option<&str> {
@@ -34,7 +34,7 @@ pub(super) fn parse(url: &str, config: &mut PostgresConfig) -> Result<()> {
         _ => rest,
     };
     if rest.contains('@') {
-        return Err(wrong("the URL has an @ where none can be"));
+        return Err(wrong("the URL has an @ in the wrong place"));
     }
     let (authority, rest) = split_before(rest, &['/', '?']);
     let (path, query) = split_before(rest, &['?']);
@@ -45,12 +45,12 @@ pub(super) fn parse(url: &str, config: &mut PostgresConfig) -> Result<()> {
     }
     for pair in query.trim_start_matches('?').split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) =
-            pair.split_once('=').ok_or_else(|| wrong("a parameter of the URL has no = and no value"))?;
+            pair.split_once('=').ok_or_else(|| wrong("a parameter of the URL has no value (no = sign)"))?;
         let key = decode(key, "name of a parameter")?;
-        // A name that is not known may be a part of the password.
+        // An unknown name may be part of the password.
         let known = parameters::KNOWN.into_iter().find(|known| *known == key);
         let value = decode(value, known.unwrap_or("value of a parameter"))?;
-        // JDBC's name for it.
+        // JDBC's name of the parameter.
         match (&*key, &*value) {
             ("ssl", "true") => config.set("sslmode", "require")?,
             _ => config.set(&key, &value)?,
@@ -84,7 +84,7 @@ fn parse_hosts(text: &str, config: &mut PostgresConfig) -> Result<()> {
             match rest.strip_prefix(':') {
                 Some(port) => (host, port),
                 None if rest.is_empty() => (host, ""),
-                None => return Err(wrong("after the ] of an IPv6 address only a port may follow")),
+                None => return Err(wrong("only a port may follow the ] of an IPv6 address")),
             }
         } else {
             part.split_once(':').unwrap_or((part, ""))
@@ -105,7 +105,7 @@ fn parse_hosts(text: &str, config: &mut PostgresConfig) -> Result<()> {
     if hosts.iter().any(|host| !host.is_empty()) {
         config.hosts = hosts;
     }
-    // Without any port, those of the environment are kept.
+    // Without any port, the environment's ports are kept.
     if any_port {
         config.ports = ports;
     }
@@ -138,7 +138,7 @@ fn decode<'a>(text: &'a str, part: &'static str) -> Result<Cow<'a, str>> {
             _ => return Err(wrong(&format!("the {part} in the URL has a % without two hexadecimal digits"))),
         }
     }
-    // The error would hold the bytes.
+    // The error would contain the bytes.
     String::from_utf8(bytes)
         .map(Cow::Owned)
         .map_err(|_| wrong(&format!("the {part} in the URL is not UTF-8")))

@@ -91,7 +91,7 @@ fn refused(mode: SslMode, root: Option<&RootCert>, client: Option<(&Path, &Path)
 }
 
 #[test]
-fn keys_are_read_in_every_form_and_belong_to_their_certificate() {
+fn keys_are_read_in_every_format_and_must_match_the_certificate() {
     let folder = TempDir::new().unwrap();
     let cert = file(&folder, "client.crt", CERT);
     for (name, key) in [("sec1.key", SEC1), ("pkcs8.key", PKCS8)] {
@@ -100,12 +100,12 @@ fn keys_are_read_in_every_form_and_belong_to_their_certificate() {
     }
     let key = file(&folder, "pkcs1.key", PKCS1);
     let shown = refused(SslMode::Require, None, Some((&cert, &key)));
-    assert!(shown.contains("do not belong together") && shown.contains("pkcs1.key"), "{shown}");
-    assert!(matches!(read_key(&key).unwrap(), PrivateKeyDer::Pkcs1(_)), "it is read all the same");
+    assert!(shown.contains("do not match") && shown.contains("pkcs1.key"), "{shown}");
+    assert!(matches!(read_key(&key).unwrap(), PrivateKeyDer::Pkcs1(_)), "the key itself is read");
 }
 
 #[test]
-fn files_that_cannot_be_used_are_named_and_not_shown() {
+fn errors_name_unusable_files_without_their_contents() {
     let folder = TempDir::new().unwrap();
     let cert = file(&folder, "client.crt", CERT);
     let damaged = SEC1.replace("MHcCAQ", "%%%%%%");
@@ -135,7 +135,11 @@ fn files_that_cannot_be_used_are_named_and_not_shown() {
     let roots = [
         ("no.crt", "", "has no certificate"),
         ("key.crt", SEC1, "has no certificate"),
-        ("odd.crt", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----", "can be used"),
+        (
+            "odd.crt",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----",
+            "no certificate in sslrootcert is usable",
+        ),
     ];
     for mode in [SslMode::Prefer, SslMode::Require, SslMode::VerifyCa, SslMode::VerifyFull] {
         for (name, text, words) in roots {
@@ -149,7 +153,7 @@ fn files_that_cannot_be_used_are_named_and_not_shown() {
 }
 
 #[test]
-fn what_goes_together() {
+fn incompatible_options_are_rejected() {
     let folder = TempDir::new().unwrap();
     let root = RootCert::named(file(&folder, "ca.crt", CERT));
     assert!(connector(SslMode::Disable, Some(&root), None, false).unwrap().is_none());
@@ -162,7 +166,7 @@ fn what_goes_together() {
     }
     assert_eq!(RootCert::named("system".into()), RootCert::System);
     for mode in [SslMode::Disable, SslMode::Prefer] {
-        assert!(connector(mode, None, None, true).is_err(), "direct TLS leaves no choice");
+        assert!(connector(mode, None, None, true).is_err(), "direct TLS requires TLS");
     }
     assert!(connector(SslMode::Require, None, None, true).unwrap().is_some());
 }
@@ -193,7 +197,7 @@ impl Identity {
     fn self_signed(change: impl FnOnce(&mut CertificateParams)) -> (Self, String) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
-        // Else a root with the same name and another key would be tried.
+        // Otherwise a root with the same name and another key would be tried.
         params.distinguished_name.push(DnType::CommonName, format!("{:x?}", key.public_key_raw().get(1..9)));
         change(&mut params);
         let cert = params.self_signed(&key).unwrap();
@@ -203,7 +207,7 @@ impl Identity {
     fn server(&self, version: &'static SupportedProtocolVersion) -> Arc<ServerConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let signer = provider.key_provider.load_private_key(self.key.clone_key()).unwrap();
-        // Like PostgreSQL, it does not look into its certificate.
+        // Like PostgreSQL, it does not parse its certificate.
         let pair = SingleCertAndKey::from(CertifiedKey::new(self.chain.clone(), signer));
         let config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[version])
@@ -241,15 +245,15 @@ fn handshake(
     Ok(())
 }
 
-/// What a user is told when the handshake fails.
-fn told(result: Result<(), rustls::Error>) -> &'static str {
+/// The message of the error when the handshake fails.
+fn message(result: Result<(), rustls::Error>) -> &'static str {
     let (kind, message, retryable) = describe_tls(&result.unwrap_err());
     assert_eq!((kind, retryable), (ErrorKind::InvalidConfig, false));
     message
 }
 
 #[test]
-fn a_chain_and_a_name_are_verified_as_far_as_the_mode_says() {
+fn each_mode_verifies_chain_and_name_as_documented() {
     let folder = TempDir::new().unwrap();
     let ca_key = KeyPair::generate().unwrap();
     let mut ca = CertificateParams::new(Vec::new()).unwrap();
@@ -275,12 +279,12 @@ fn a_chain_and_a_name_are_verified_as_far_as_the_mode_says() {
         }
         handshake(SslMode::VerifyCa, Some(&root), good.server(version), "other").unwrap();
         let misnamed = handshake(SslMode::VerifyFull, Some(&root), good.server(version), "other");
-        assert!(told(misnamed).contains("another name"));
+        assert!(message(misnamed).contains("another name"));
         for mode in VERIFYING.into_iter().chain([SslMode::Require, SslMode::Prefer]) {
             let wrong = handshake(mode, Some(&other), good.server(version), "localhost");
-            assert!(told(wrong).contains("not signed by"));
+            assert!(message(wrong).contains("not signed by"));
             let expired = handshake(mode, Some(&root), old.server(version), "localhost");
-            assert!(told(expired).contains("expired"));
+            assert!(message(expired).contains("expired"));
         }
         // Without a root, neither is verified.
         handshake(SslMode::Require, None, old.server(version), "other").unwrap();
@@ -306,15 +310,15 @@ fn a_self_signed_certificate_is_its_own_root() {
             for mode in VERIFYING {
                 handshake(mode, Some(&root), identity.server(version), "localhost").unwrap();
                 let wrong = handshake(mode, Some(&other), identity.server(version), "localhost");
-                assert!(told(wrong).contains("not signed by"));
+                assert!(message(wrong).contains("not signed by"));
                 let wrong = handshake(mode, Some(&root), impostor.server(version), "localhost");
-                assert!(told(wrong).contains("not signed by"));
+                assert!(message(wrong).contains("not signed by"));
                 let expired = handshake(mode, Some(&old_root), old.server(version), "localhost");
-                assert!(told(expired).contains("expired"));
+                assert!(message(expired).contains("expired"));
             }
             handshake(SslMode::VerifyCa, Some(&root), identity.server(version), "other").unwrap();
             let misnamed = handshake(SslMode::VerifyFull, Some(&root), identity.server(version), "other");
-            assert!(told(misnamed).contains("another name"));
+            assert!(message(misnamed).contains("another name"));
         }
     }
 }
@@ -334,17 +338,17 @@ fn the_server_must_have_the_key_of_its_certificate() {
 }
 
 #[test]
-fn certificates_of_version_1_have_a_key_and_nothing_to_verify() {
+fn certificates_of_version_1_work_only_without_verification() {
     let folder = TempDir::new().unwrap();
     let root = file(&folder, "v1.crt", VERSION_1);
     let identity = Identity::pem(VERSION_1, VERSION_1_KEY);
     for mode in [SslMode::Prefer, SslMode::Require] {
         handshake(mode, None, identity.server(&TLS13), "localhost").unwrap();
-        let old = told(handshake(mode, None, identity.server(&TLS12), "localhost"));
+        let old = message(handshake(mode, None, identity.server(&TLS12), "localhost"));
         assert!(old.contains("version 3") && old.contains("TLS 1.3"), "{old}");
     }
     for mode in VERIFYING {
-        let refused = told(handshake(mode, Some(&root), identity.server(&TLS13), "localhost"));
+        let refused = message(handshake(mode, Some(&root), identity.server(&TLS13), "localhost"));
         assert!(refused.contains("version 3"), "{refused}");
     }
     // An authority may be of version 1.

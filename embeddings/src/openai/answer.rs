@@ -1,4 +1,4 @@
-//! The server's answer: vectors.
+//! Decodes the server's response: vectors.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use checkpoint_core::{Error, Result};
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 
-/// The most bytes of a number as text, with comma and spaces.
+/// The maximum bytes of a number as text, with comma and spaces.
 const NUMBER_BYTES: usize = 32;
 
-/// The most bytes of an answer beside its vectors.
-const BYTES_AROUND: usize = 1 << 20;
+/// The maximum bytes of a response besides its vectors.
+const OVERHEAD_BYTES: usize = 1 << 20;
 
-/// The most bytes of an answer for this number of texts.
-pub(super) fn longest(texts: usize) -> usize {
-    texts.saturating_mul(IndexConfig::MAX_DIMS * NUMBER_BYTES).saturating_add(BYTES_AROUND)
+/// The maximum bytes of a response for this number of texts.
+pub(super) fn max_bytes(texts: usize) -> usize {
+    texts.saturating_mul(IndexConfig::MAX_DIMS * NUMBER_BYTES).saturating_add(OVERHEAD_BYTES)
 }
 
 #[derive(Deserialize)]
@@ -70,12 +70,12 @@ impl<'de> Visitor<'de> for VectorVisitor {
 pub(super) fn decode(answer: &[u8], texts: usize, dimensions: Option<usize>) -> Result<Vec<Vec<f32>>> {
     // The parser's message might repeat the server's bytes.
     let answer: Answer = serde_json::from_slice(answer).map_err(|error| {
-        Error::codec("the server's answer is not that of an embeddings API; check base_url")
+        Error::codec("the response is not that of an embeddings API; check base_url")
             .with("line", error.line())
             .with("column", error.column())
     })?;
     if answer.data.len() != texts {
-        return Err(Error::codec("the server returned another number of vectors than there were texts")
+        return Err(Error::codec("the server returned a different number of vectors than texts")
             .with("texts", texts)
             .with("vectors", answer.data.len()));
     }
@@ -84,7 +84,7 @@ pub(super) fn decode(answer: &[u8], texts: usize, dimensions: Option<usize>) -> 
         let Vector(vector) = entry.embedding;
         // Some servers omit the index and keep the order.
         let place = vectors.get_mut(entry.index.unwrap_or(at)).filter(|place| place.is_none());
-        *place.ok_or_else(|| Error::codec("the server numbered its vectors otherwise than the texts"))? =
+        *place.ok_or_else(|| Error::codec("the indexes of the server's vectors do not match the texts"))? =
             Some(vector);
     }
     let vectors: Vec<Vec<f32>> = vectors.into_iter().flatten().collect();
@@ -92,8 +92,8 @@ pub(super) fn decode(answer: &[u8], texts: usize, dimensions: Option<usize>) -> 
         && let Some(other) = vectors.iter().find(|vector| vector.len() != dimensions)
     {
         return Err(Error::invalid_config(
-            "the model makes vectors of another length than was asked for; leave dimensions away, \
-             or choose a model that can shorten them",
+            "the model's vectors do not have the requested number of dimensions; do not set dimensions, \
+            or choose a model that can shorten them",
         )
         .with("dimensions", dimensions)
         .with("vector", other.len()));
@@ -107,7 +107,7 @@ mod tests {
     use checkpoint_core::ErrorKind;
 
     #[test]
-    fn both_encodings_are_understood() {
+    fn both_encodings_are_decoded() {
         // 1.0, -2.5 and 0.1 in single precision.
         let bytes: Vec<u8> = [1.0_f32, -2.5, 0.1].iter().flat_map(|number| number.to_le_bytes()).collect();
         let base64 = STANDARD.encode(bytes);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_answers_are_refused_without_showing_them() {
+    fn invalid_responses_are_rejected_without_showing_them() {
         for (answer, texts) in [
             ("", 1),
             ("<html>secret</html>", 1),

@@ -1,4 +1,4 @@
-//! How the embeddings are configured.
+//! The configuration of the client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ const OPENAI: &str = "https://api.openai.com/v1";
 const KEY_VARIABLE: &str = "OPENAI_API_KEY";
 const URL_VARIABLE: &str = "OPENAI_BASE_URL";
 
-/// The most texts that OpenAI accepts in one request.
-const MOST_TEXTS: usize = 2048;
+/// OpenAI's maximum number of texts in one request.
+const MAX_TEXTS: usize = 2048;
 
 /// Configures [`OpenAiEmbeddings`].
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ impl OpenAiEmbeddingsBuilder {
     }
 
     pub(super) fn with_env(mut self) -> Self {
-        // `build` refuses the replacement characters of a value that is not UTF-8.
+        // If a value is not UTF-8, `build` rejects its replacement characters.
         let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let variable = |name| variable(name).filter(|value| !value.is_empty());
         self.api_key = variable(KEY_VARIABLE).map(SecretString::from).or(self.api_key);
@@ -56,55 +56,55 @@ impl OpenAiEmbeddingsBuilder {
         self
     }
 
-    /// Sets the server's URL: the part before `/embeddings`, such as `http://localhost:11434/v1`. OpenAI's, unless set.
+    /// Sets the server's URL: the part before `/embeddings`, such as `http://localhost:11434/v1`; OpenAI's unless set.
     pub fn base_url(mut self, url: impl Into<String>) -> Self {
         self.base_url = url.into();
         self
     }
 
-    /// Sets the key. OpenAI needs one; a server of your own need not.
+    /// Sets the API key. OpenAI requires one; your own server may not.
     pub fn api_key(mut self, key: SecretString) -> Self {
         self.api_key = Some(key);
         self
     }
 
-    /// Asks for shorter vectors than the model's own. Only some models can make them; the call fails if the server
+    /// Requests shorter vectors than the model's default. Only some models support this; the call fails if the server
     /// ignores it.
     pub fn dimensions(mut self, dimensions: usize) -> Self {
         self.dimensions = Some(dimensions);
         self
     }
 
-    /// Chooses how vectors are sent back: as base64, unless set.
+    /// Sets the encoding of vectors in responses: base64 unless set.
     pub fn encoding_format(mut self, format: EncodingFormat) -> Self {
         self.encoding_format = format;
         self
     }
 
-    /// Sets the maximum number of texts of one request, from 1 to 2,048: 256, unless set. Long texts may make it fewer.
+    /// Sets the maximum number of texts per request, from 1 to 2,048: 256 unless set. Requests with long texts have fewer.
     pub fn batch_size(mut self, texts: usize) -> Self {
         self.batch_size = texts;
         self
     }
 
-    /// Sets the maximum number of concurrent requests, of all clones together: 4, unless set.
+    /// Sets the maximum number of concurrent requests of all clones together: 4 unless set.
     pub fn concurrency(mut self, requests: usize) -> Self {
         self.concurrency = requests;
         self
     }
 
-    /// Sets the maximum number of retries of a request: 3, unless set.
+    /// Sets the maximum number of retries of a request: 3 unless set.
     ///
     /// A request is retried if the server cannot be reached, if the connection breaks, and for the status 408, 409, 429,
-    /// and 500 and above. The backoff is exponential with jitter, from half a second to eight, or as long as the
-    /// server's `Retry-After` says. If that is more than a minute, the call fails at once.
+    /// and 500 and above. The backoff is exponential with jitter, from 0.5 to 8 seconds, or the server's `Retry-After`.
+    /// If that is more than a minute, the call fails immediately.
     pub fn max_retries(mut self, times: u32) -> Self {
         self.limits.max_retries = times;
         self
     }
 
-    /// Sets the timeout of one try of a request, its whole answer included: a minute, unless set. After a timeout
-    /// there is no retry.
+    /// Sets the timeout of one attempt of a request, including the whole response: a minute unless set. Timeouts are
+    /// not retried.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.limits.timeout = timeout;
         self
@@ -113,9 +113,9 @@ impl OpenAiEmbeddingsBuilder {
     /// Validates the configuration. It opens no connection; for `https` it reads the system's certificates.
     ///
     /// # Errors
-    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid URL or one that has more than host,
-    /// port and path, a missing key for OpenAI's server, a key with characters that no header can have, an empty model,
-    /// and zero for any number.
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid URL or one with more than host,
+    /// port and path, a missing key for OpenAI's server, a key with characters that headers cannot contain, an empty
+    /// model, and zero for any number.
     pub fn build(self) -> Result<OpenAiEmbeddings> {
         self.check().at(BACKEND, "build")
     }
@@ -123,13 +123,13 @@ impl OpenAiEmbeddingsBuilder {
     fn check(self) -> Result<OpenAiEmbeddings> {
         let invalid = Error::invalid_config;
         if self.model.is_empty() {
-            return Err(invalid("the model has no name"));
+            return Err(invalid("the model's name is empty"));
         }
-        if self.batch_size == 0 || self.batch_size > MOST_TEXTS {
-            return Err(invalid("a request has 1 to 2,048 texts").with("batch_size", self.batch_size));
+        if self.batch_size == 0 || self.batch_size > MAX_TEXTS {
+            return Err(invalid("batch_size must be from 1 to 2,048").with("batch_size", self.batch_size));
         }
         if self.concurrency == 0 || self.concurrency > Semaphore::MAX_PERMITS {
-            return Err(invalid("concurrency is at least 1").with("concurrency", self.concurrency));
+            return Err(invalid("concurrency must be at least 1").with("concurrency", self.concurrency));
         }
         if self.limits.timeout.is_zero() {
             return Err(invalid("timeout must not be zero"));
@@ -139,7 +139,9 @@ impl OpenAiEmbeddingsBuilder {
         }
         let url = endpoint(&self.base_url)?;
         if self.api_key.is_none() && self.base_url.trim_end_matches('/') == OPENAI {
-            return Err(invalid("OpenAI's server needs a key: set OPENAI_API_KEY, or give it by api_key()"));
+            return Err(invalid(
+                "OpenAI's server requires a key: set OPENAI_API_KEY, or pass it to api_key()",
+            ));
         }
         let http = Http::new(url, self.api_key.as_ref().map(authorization).transpose()?, self.limits)?;
         Ok(OpenAiEmbeddings(Arc::new(Inner {
@@ -153,17 +155,17 @@ impl OpenAiEmbeddingsBuilder {
     }
 }
 
-/// The URL of requests. Errors do not show any part of it: there may be a key in it.
+/// The URL of requests. Errors show no part of it: it may contain a key.
 fn endpoint(base_url: &str) -> Result<Url> {
     let wrong = || {
         Error::invalid_config(
-            "base_url is http:// or https://, a host, and a path, as in http://localhost:11434/v1; \
-             a key is given by api_key()",
+            "base_url must be http:// or https://, a host, and a path, as in http://localhost:11434/v1; \
+            pass the key to api_key()",
         )
     };
     let (_, rest) = base_url.split_once("://").ok_or_else(wrong)?;
     let authority = rest.split('/').next().unwrap_or_default();
-    // By the rules of browsers, which the parser follows, more slashes, backslashes and line breaks would be accepted.
+    // The parser follows the rules of browsers, and would also accept extra slashes, backslashes and line breaks.
     let is_odd = |c: char| "?#\\".contains(c) || c.is_ascii_whitespace() || c.is_ascii_control();
     if authority.is_empty() || authority.contains('@') || base_url.contains(is_odd) {
         return Err(wrong());
@@ -180,7 +182,7 @@ fn authorization(key: &SecretString) -> Result<HeaderValue> {
     let key = key.expose_secret();
     let wrong = || {
         Error::invalid_config(
-            "the API key is empty, or has spaces, line breaks or other characters that no key has",
+            "the API key is empty, or contains spaces, line breaks or other invalid characters",
         )
     };
     if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -196,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_have_host_and_path_and_nothing_else() {
+    fn urls_have_only_host_and_path() {
         for (base, url) in [
             (OPENAI, "https://api.openai.com/v1/embeddings"),
             ("http://localhost:11434/v1/", "http://localhost:11434/v1/embeddings"),

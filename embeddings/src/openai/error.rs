@@ -8,22 +8,22 @@ use checkpoint_core::{Error, ErrorKind};
 use reqwest::{StatusCode, Url};
 use serde_json::Value;
 
-/// The longest error code that is shown.
-const LONGEST_CODE: usize = 48;
+/// The maximum length of an error code that is shown.
+const MAX_CODE_BYTES: usize = 48;
 
-/// OpenAI's error code for an account without credit. Its status is 429, as for too many requests.
+/// OpenAI's error code for an account without credit. Its status is 429, like that of a rate limit.
 const NO_QUOTA: &str = "insufficient_quota";
 
-/// Whether a retry may help, and when.
+/// Whether and when to retry.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Retry {
     No,
     Soon,
-    /// After the time that the server says.
+    /// After the server's `Retry-After`.
     After(Duration),
 }
 
-/// A request that failed.
+/// A failed request.
 #[derive(Debug)]
 pub(super) struct Refused {
     error: Error,
@@ -41,12 +41,12 @@ impl Refused {
         Self { error: error.retryable(true), code: None, retry: Retry::Soon }
     }
 
-    /// The answer is longer than allowed.
+    /// The response is longer than allowed.
     pub(super) fn too_long() -> Self {
-        Self::finally(Error::codec("the server's answer is longer than vectors can be"))
+        Self::finally(Error::codec("the response is longer than the vectors can be"))
     }
 
-    /// The status of the answer is an error.
+    /// The response has an error status.
     pub(super) fn status(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
         let code = code(body);
         let (kind, message, again) = describe(status, code.as_deref());
@@ -67,7 +67,7 @@ impl Refused {
         self
     }
 
-    /// Adds the timeout, if that has passed.
+    /// Adds the timeout, if the error is a timeout.
     pub(super) fn with_timeout(mut self, timeout: Duration) -> Self {
         if self.error.kind() == ErrorKind::Timeout {
             self.error = self.error.with("timeout_ms", timeout.as_millis());
@@ -75,10 +75,10 @@ impl Refused {
         self
     }
 
-    /// The error, with context that helps to correct the request.
+    /// The error with the context of the request.
     pub(super) fn described(self, model: &str, texts: &[&str]) -> Error {
         let mut error = self.error;
-        // A code that is also in one of the texts might have been copied from it.
+        // A code that occurs in one of the texts might be a copy of it.
         if let Some(code) = self.code.filter(|code| !texts.iter().any(|text| text.contains(code.as_str()))) {
             error = error.with("code", code);
         }
@@ -89,58 +89,60 @@ impl Refused {
 
 impl From<reqwest::Error> for Refused {
     fn from(error: reqwest::Error) -> Self {
-        // The URL is in the context already.
+        // The URL is already in the context.
         let error = error.without_url();
         if error.is_timeout() {
             let message =
-                "the server of the embeddings did not answer in time; raise timeout(), or lower batch_size()";
+                "the embeddings server did not respond in time; raise timeout(), or lower batch_size()";
             return Self::finally(Error::new(ErrorKind::Timeout, message).retryable(true).with_source(error));
         }
         if is_tls(&error) {
             return Self::finally(
                 Error::invalid_config(
-                    "no TLS with the server: its certificate must be for the host and from an authority that the system \
-                     trusts or SSL_CERT_FILE names; a server without TLS has an http:// URL",
+                    "the TLS handshake failed: the server's certificate must be for the host, from an authority that the \
+                    system trusts or SSL_CERT_FILE names; use an http:// URL for a server without TLS",
                 )
                 .with_source(error),
             );
         }
         let message = if error.is_connect() {
-            "the server of the embeddings cannot be reached; check base_url, and that it runs"
+            "the embeddings server cannot be reached; check base_url, and that it is running"
         } else {
-            "the connection to the server of the embeddings broke"
+            "the connection to the embeddings server broke"
         };
         Self::for_now(Error::new(ErrorKind::Unavailable, message).with_source(error))
     }
 }
 
-/// The table of statuses: kind, what to do, and whether a retry may help.
+/// The table of statuses: error kind, message, and whether to retry.
 fn describe(status: StatusCode, code: Option<&str>) -> (ErrorKind, &'static str, bool) {
     use ErrorKind::{Backend, InvalidArgument, InvalidConfig, Unavailable};
     match status.as_u16() {
-        300..400 => {
-            (InvalidConfig, "the server names another place; set base_url to that if you trust it", false)
-        }
-        400 | 422 => (
-            InvalidArgument,
-            "the server refuses the request: the model may be unknown, may not take dimensions, or a text may be too \
-             long for it",
+        300..400 => (
+            InvalidConfig,
+            "the server redirects to another URL; set base_url to that if you trust it",
             false,
         ),
-        401 => (InvalidConfig, "the server refuses the API key", false),
+        400 | 422 => (
+            InvalidArgument,
+            "the server rejects the request: the model may be unknown, may not support dimensions, or a text may be \
+            too long for it",
+            false,
+        ),
+        401 => (InvalidConfig, "the server rejects the API key", false),
         403 => (InvalidConfig, "the API key may not use the model", false),
         404 | 405 => (
             InvalidConfig,
-            "the server has no such model, or no embeddings at this URL; base_url mostly ends with /v1",
+            "the server has no such model, or no embeddings at this URL; base_url usually ends with /v1",
             false,
         ),
-        408 | 409 | 425 => (Unavailable, "the server of the embeddings asks to try again", true),
+        408 | 409 | 425 => (Unavailable, "the embeddings server asks to retry", true),
         413 => (InvalidArgument, "the request is too large for the server; lower batch_size()", false),
         429 if code == Some(NO_QUOTA) => (Backend, "the account has no quota left for the model", false),
-        429 => (Unavailable, "the server has had too many requests; lower concurrency(), or wait", true),
-        501 => (InvalidConfig, "the server has no embeddings", false),
-        500..600 => (Unavailable, "the server of the embeddings has a fault", true),
-        _ => (Backend, "the server answered otherwise than an embeddings API does", false),
+        429 => (Unavailable, "the server limits the rate of requests; lower concurrency(), or wait", true),
+        501 => (InvalidConfig, "the server does not support embeddings", false),
+        500..600 => (Unavailable, "the embeddings server failed", true),
+        _ => (Backend, "the response has a status that an embeddings API does not use", false),
     }
 }
 
@@ -149,7 +151,7 @@ fn code(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let error = body.get("error").unwrap_or(&body);
     let is_word = |text: &&str| {
-        text.len() <= LONGEST_CODE && text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+        text.len() <= MAX_CODE_BYTES && text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_')
     };
     ["code", "type"].iter().find_map(|name| error.get(name)?.as_str().filter(is_word)).map(str::to_owned)
 }
@@ -161,7 +163,7 @@ fn is_tls(error: &(dyn StdError + 'static)) -> bool {
         if error.is::<rustls::Error>() {
             return true;
         }
-        // An I/O error does not name what it wraps as its source.
+        // An I/O error does not return the error that it wraps as its source.
         next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             Some(wrapped) => Some(wrapped),
             None => error.source(),
@@ -175,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_word_is_taken_from_a_refusal() {
+    fn only_the_code_is_taken_from_an_error_response() {
         for (body, expected) in [
             (r#"{"error":{"message":"m","type":"t","code":"model_not_found"}}"#, Some("model_not_found")),
             (

@@ -1,4 +1,4 @@
-//! One request and its answer, with retries.
+//! One request and its response, with retries.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,17 +13,17 @@ use super::error::{Refused, Retry};
 const USER_AGENT: &str = concat!("checkpoint-embeddings/", env!("CARGO_PKG_VERSION"));
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// OpenAI's own header, finer than `Retry-After`.
+/// OpenAI's own header, more precise than `Retry-After`.
 const RETRY_AFTER_MS: &str = "retry-after-ms";
 
-/// How many bytes of an error response are read.
-const REFUSAL_BYTES: usize = 64 << 10;
+/// The maximum bytes of an error response that are read.
+const MAX_ERROR_BYTES: usize = 64 << 10;
 
-const FIRST_WAIT: Duration = Duration::from_millis(500);
-const LONGEST_WAIT: Duration = Duration::from_secs(8);
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const MAX_PAUSE: Duration = Duration::from_secs(8);
 
-/// The longest `Retry-After` that is waited for.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+/// With a longer `Retry-After`, the call fails immediately.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Retries and timeout of a request.
 #[derive(Debug, Clone, Copy)]
@@ -48,13 +48,13 @@ impl Http {
             .user_agent(USER_AGENT)
             .default_headers(headers)
             .timeout(limits.timeout)
-            // Neither a proxy nor a redirect gets texts and key.
+            // No proxy and no redirect may receive the texts and the key.
             .no_proxy()
             .redirect(redirect::Policy::none())
-            // `post` retries, and heeds what the server says of when.
+            // `post` does the retries, with the server's `Retry-After`.
             .retry(retry::never())
             .build()
-            .map_err(|error| Error::invalid_config("the HTTP client cannot be made").with_source(error))?;
+            .map_err(|error| Error::invalid_config("the HTTP client cannot be created").with_source(error))?;
         Ok(Self { client, url, limits })
     }
 
@@ -62,37 +62,37 @@ impl Http {
         &self.url
     }
 
-    /// Sends JSON and returns the answer, which has at most `longest` bytes.
-    pub(super) async fn post(&self, body: Bytes, longest: usize) -> Result<Bytes, Refused> {
+    /// Sends JSON and returns the response, which has at most `max_bytes` bytes.
+    pub(super) async fn post(&self, body: Bytes, max_bytes: usize) -> Result<Bytes, Refused> {
         let mut tries = 0;
         loop {
-            let refused = match self.send(body.clone(), longest).await {
+            let refused = match self.send(body.clone(), max_bytes).await {
                 Ok(answer) => return Ok(answer),
                 Err(refused) => refused,
             };
             let wait = match refused.retry {
                 Retry::No => return Err(refused),
-                Retry::After(wait) if wait > LONGEST_RETRY_AFTER => return Err(refused),
+                Retry::After(wait) if wait > MAX_RETRY_AFTER => return Err(refused),
                 _ if tries == self.limits.max_retries => return Err(refused),
                 Retry::After(wait) => wait,
                 Retry::Soon => wait_before(tries),
             };
             tries += 1;
-            tracing::debug!(tries, wait_ms = wait.as_millis(), "embeddings: the request is sent again");
+            tracing::debug!(tries, wait_ms = wait.as_millis(), "embeddings: retrying the request");
             tokio::time::sleep(wait).await;
         }
     }
 
-    async fn send(&self, body: Bytes, longest: usize) -> Result<Bytes, Refused> {
+    async fn send(&self, body: Bytes, max_bytes: usize) -> Result<Bytes, Refused> {
         let exchange = async {
             let mut response = self.client.post(self.url.clone()).body(body).send().await?;
             let status = response.status();
             if status == StatusCode::OK {
-                return read(&mut response, longest).await?.ok_or_else(Refused::too_long);
+                return read(&mut response, max_bytes).await?.ok_or_else(Refused::too_long);
             }
             let retry_after = retry_after(response.headers(), SystemTime::now());
-            // The status alone says enough where the body breaks off or is too long.
-            let body = match read(&mut response, REFUSAL_BYTES).await {
+            // If the body is cut off or too long, the status alone describes the error.
+            let body = match read(&mut response, MAX_ERROR_BYTES).await {
                 Err(error) if error.is_timeout() => return Err(error.into()),
                 body => body.ok().flatten().unwrap_or_default(),
             };
@@ -105,10 +105,10 @@ impl Http {
 }
 
 /// The body of a response, or `None` if it is longer than allowed.
-async fn read(response: &mut Response, longest: usize) -> Result<Option<Bytes>, reqwest::Error> {
+async fn read(response: &mut Response, max_bytes: usize) -> Result<Option<Bytes>, reqwest::Error> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {
-        if chunk.len() > longest - body.len() {
+        if chunk.len() > max_bytes - body.len() {
             return Ok(None);
         }
         body.extend_from_slice(&chunk);
@@ -116,7 +116,7 @@ async fn read(response: &mut Response, longest: usize) -> Result<Option<Bytes>, 
     Ok(Some(body.into()))
 }
 
-/// The TLS configuration. The system's certificates are read only if they are needed.
+/// The TLS configuration. The system's certificates are only read if they are needed.
 fn tls(needed: bool) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     if needed {
@@ -124,9 +124,8 @@ fn tls(needed: bool) -> Result<ClientConfig> {
         // Certificates that cannot be parsed are ignored, as long as there are others.
         let (taken, _) = roots.add_parsable_certificates(found.certs);
         if taken == 0 {
-            let error = Error::invalid_config(
-                "the system has no certificates that it trusts; name a file in SSL_CERT_FILE",
-            );
+            let error =
+                Error::invalid_config("the system has no trusted certificates; name a file in SSL_CERT_FILE");
             return Err(match found.errors.into_iter().next() {
                 Some(source) => error.with_source(source),
                 None => error,
@@ -137,13 +136,13 @@ fn tls(needed: bool) -> Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| Error::invalid_config("this build has no TLS that can be used").with_source(error))?
+        .map_err(|error| Error::invalid_config("this build has no usable TLS version").with_source(error))?
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(config)
 }
 
-/// How long to wait before the next try, as the server says it.
+/// The server's pause before the next attempt.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: &str| headers.get(name)?.to_str().ok();
     if let Some(ms) = text(RETRY_AFTER_MS).and_then(|ms| ms.parse::<f64>().ok()) {
@@ -159,7 +158,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 
 /// Exponential backoff with jitter.
 fn wait_before(tries: u32) -> Duration {
-    let wait = FIRST_WAIT.saturating_mul(1_u32.checked_shl(tries).unwrap_or(u32::MAX)).min(LONGEST_WAIT);
+    let wait = FIRST_PAUSE.saturating_mul(1_u32.checked_shl(tries).unwrap_or(u32::MAX)).min(MAX_PAUSE);
     let chance = f64::from(getrandom::u32().unwrap_or_default()) / f64::from(u32::MAX);
     wait.mul_f64(1.0 - chance / 2.0)
 }
@@ -169,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_server_may_say_when() {
+    fn retry_after_is_parsed() {
         let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
         let read = |name: &'static str, value: &'static str| {
             let mut headers = HeaderMap::new();
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_and_stay_short() {
+    fn pauses_grow_up_to_a_maximum() {
         for (tries, most) in
             [(0, 500), (1, 1000), (3, 4000), (4, 8000), (31, 8000), (32, 8000), (u32::MAX, 8000)]
         {

@@ -1,4 +1,4 @@
-//! OpenAI's API of embeddings.
+//! OpenAI's embeddings API.
 
 mod answer;
 mod builder;
@@ -20,26 +20,26 @@ use http::Http;
 /// The backend's name in errors.
 const BACKEND: &str = "openai";
 
-/// The most bytes of text in one request: OpenAI accepts at most 300,000 tokens, and a token has at least one byte.
+/// The maximum bytes of text in one request: OpenAI accepts at most 300,000 tokens, and a token has at least one byte.
 const REQUEST_BYTES: usize = 300_000;
 
-/// The replacement for an empty text, which OpenAI refuses.
+/// The replacement for an empty text, which OpenAI rejects.
 const EMPTY: &str = " ";
 
-/// How the numbers of the vectors are sent back.
+/// The encoding of vectors in responses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum EncodingFormat {
-    /// As the bytes of 32-bit floats: a third of the size, and exact. OpenAI's own clients ask for it, so that servers
-    /// know it; one that answers with numbers all the same is understood.
+    /// The bytes of 32-bit floats: a third of the size, and exact. OpenAI's own clients request it, so servers
+    /// support it; a response with numbers is accepted, too.
     #[default]
     Base64,
-    /// As numbers, for servers that refuse the other.
+    /// Numbers, for servers that reject base64.
     Float,
 }
 
-/// Embeddings by a server that speaks OpenAI's API. Clones share connections and the limit of concurrency.
+/// Embeddings from a server with OpenAI's API. Clones share connections and the concurrency limit.
 ///
 /// ```no_run
 /// use checkpoint_embeddings::OpenAiEmbeddings;
@@ -70,13 +70,13 @@ struct Request<'a> {
 }
 
 impl OpenAiEmbeddings {
-    /// Begins with the model, on OpenAI's server.
+    /// Configures this model on OpenAI's server.
     pub fn builder(model: impl Into<String>) -> OpenAiEmbeddingsBuilder {
         OpenAiEmbeddingsBuilder::new(model.into())
     }
 
-    /// Begins with the model, and with the key and the server that `OPENAI_API_KEY` and `OPENAI_BASE_URL` name, where
-    /// they are set and not empty.
+    /// Configures this model, with the key in `OPENAI_API_KEY` and the server in `OPENAI_BASE_URL`, if they are set and
+    /// not empty.
     pub fn from_env(model: impl Into<String>) -> OpenAiEmbeddingsBuilder {
         Self::builder(model).with_env()
     }
@@ -84,7 +84,7 @@ impl OpenAiEmbeddings {
 
 impl Inner {
     async fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
-        // Held during the backoff too: an overloaded server should get fewer requests.
+        // Held during the backoff, too: an overloaded server should get fewer requests.
         let _permit = self.permits.acquire().await.map_err(|error| {
             Error::new(ErrorKind::Unavailable, "the embeddings were closed").with_source(error)
         })?;
@@ -97,13 +97,13 @@ impl Inner {
         };
         let body = serde_json::to_vec(&request)
             .map_err(|error| Error::codec("the request cannot be written as JSON").with_source(error))?;
-        let answer = self.http.post(body.into(), answer::longest(texts.len())).await;
+        let answer = self.http.post(body.into(), answer::max_bytes(texts.len())).await;
         let answer = answer.map_err(|refused| refused.described(&self.model, &texts))?;
         answer::decode(&answer, texts.len(), self.dimensions)
     }
 }
 
-/// Divides texts into requests.
+/// Splits texts into requests.
 fn requests<'a, 'b>(texts: &'a [&'b str], batch_size: usize) -> Vec<&'a [&'b str]> {
     let mut requests = Vec::new();
     let (mut from, mut bytes) = (0, 0_usize);
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_cut_by_count_and_by_bytes() {
+    fn requests_are_split_by_count_and_by_bytes() {
         let lengths = |texts: &[&str], batch_size| -> Vec<usize> {
             requests(texts, batch_size).iter().map(|request| request.len()).collect()
         };

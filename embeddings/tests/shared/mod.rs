@@ -1,4 +1,4 @@
-//! A server on this machine that answers as a test tells it to.
+//! A local server whose responses a test defines.
 
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-/// What a client sent.
+/// A received request.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) line: String,
@@ -26,14 +26,14 @@ impl Request {
     }
 }
 
-/// What is sent back.
+/// The response to a request.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     /// Status, further headers, body.
     Http(u16, &'static str, String),
-    /// These bytes, and the end of the connection.
+    /// These bytes, then the connection is closed.
     Bytes(Vec<u8>),
-    /// Nothing, until the client goes away.
+    /// No response, until the client disconnects.
     Silence,
 }
 
@@ -42,13 +42,13 @@ impl Reply {
         Self::Http(status, "", body.to_string())
     }
 
-    /// A refusal with words that nobody may repeat.
+    /// An error response with a message that must not be repeated.
     pub(crate) fn refusal(status: u16, code: &str, request: &Request) -> Self {
         let words = format!("no: {} {:?}", request.body, request.header("authorization"));
         Self::json(status, &json!({ "error": { "message": words, "type": "some_error", "code": code } }))
     }
 
-    /// Vectors of `dims` dimensions, the last text's first: of each text its number of bytes, then ones.
+    /// Vectors of `dims` dimensions, in reverse order: the length of the text, then ones.
     pub(crate) fn vectors(request: &Request, dims: usize) -> Self {
         let vector = |text: &str| -> Vec<f64> {
             let length = text.len() as f64;
@@ -74,16 +74,16 @@ impl Reply {
 
 type Handler = dyn Fn(usize, &Request) -> Reply + Send + Sync;
 
-/// Takes connections until the test binary ends.
+/// Accepts connections until the test binary ends.
 pub(crate) struct Server {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
-    /// How many clients went away while it kept silent.
+    /// The number of clients that disconnected while they got no response.
     pub(crate) gone: Arc<Mutex<usize>>,
 }
 
 impl Server {
-    /// Has a function answer, which is told how many requests came before.
+    /// Handles requests with a function, which gets the number of earlier requests.
     pub(crate) fn new(handler: impl Fn(usize, &Request) -> Reply + Send + Sync + 'static) -> Self {
         Self::with(Stream::Plain, handler)
     }
@@ -149,7 +149,7 @@ impl Write for Stream {
     }
 }
 
-/// Answers the requests of one connection. A client may end it at any time.
+/// Serves one connection. A client may close it at any time.
 fn serve(stream: Stream, requests: &Mutex<Vec<Request>>, gone: &Mutex<usize>, handler: &Handler) {
     let mut stream = BufReader::new(stream);
     while let Ok(Some(request)) = read(&mut stream) {

@@ -1,4 +1,4 @@
-//! Calls whose futures are dropped: everything or nothing, and the saver goes on working.
+//! Calls whose futures are dropped: each has full effect or none, and the saver keeps working.
 
 use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, ListQuery, PruneStrategy, SaverExt};
 use futures_util::StreamExt;
@@ -19,12 +19,12 @@ cases!("cancellation";
     setup_may_be_dropped,
 );
 
-/// How often the futures are polled before they are dropped, in the rounds of a case.
+/// For each round of a case, the number of polls before the future is dropped.
 pub(super) fn rounds() -> impl Iterator<Item = usize> {
     (0..12).chain([20, 50, 200]).chain((0..15).map(|round| round * 7 % 31))
 }
 
-/// Waits until what was dropped before has ended, as a later write on the same saver does.
+/// Waits until dropped calls have ended, by another write on the same saver.
 async fn settle(ctx: &Ctx) -> Done {
     put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
     Ok(())
@@ -109,7 +109,7 @@ async fn prune_is_whole_or_absent(ctx: Ctx) -> Done {
         let call = ctx.saver().prune(&threads, PruneStrategy::KeepLatest);
         cuts.run(call, polls).await.transpose()?;
         settle(&ctx).await?;
-        // One listing for both questions: what was dropped may still be under way on another connection.
+        // One listing for both checks: the dropped call may still be running on another connection.
         let left = ctx.saver().list_all(ListQuery::thread(thread_id)).await?;
         let kept: Vec<_> = left.iter().map(|tuple| tuple.checkpoint.id.clone()).collect();
         ensure!(kept == stored || kept == stored[..1], "{} of 5 checkpoints after {polls} polls", left.len());

@@ -1,4 +1,4 @@
-//! Several writers and readers at once.
+//! Concurrent writers and readers.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::target::OpenOptions;
 
 cases!("concurrency";
     two_handles_put_on_one_thread,
-    writes_of_many_tasks_at_once,
-    writes_of_one_task_at_once,
-    replacing_writes_at_once,
-    one_checkpoint_put_by_many,
+    concurrent_writes_of_many_tasks,
+    concurrent_writes_of_one_task,
+    concurrent_replacing_writes,
+    concurrent_puts_of_one_checkpoint,
     readers_see_whole_checkpoints,
-    many_threads_at_once,
-    delete_against_put,
-    copies_at_once [Need::CopyThread],
-    prune_against_put [Need::Prune],
+    concurrent_puts_on_many_threads,
+    concurrent_delete_and_put,
+    concurrent_copies [Need::CopyThread],
+    concurrent_prune_and_put [Need::Prune],
 );
 
-/// A call that met another writer may be repeated; that is the caller's part.
+/// Retries a call that conflicted with another writer, as callers are expected to.
 macro_rules! repeat {
     ($call:expr) => {
         loop {
@@ -39,7 +39,7 @@ async fn two_handles_put_on_one_thread(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let mut writers = Vec::new();
     for _ in 0..2 {
-        // Handles that were never set up work on a database that was.
+        // A handle without setup works on a database that is set up.
         let saver = ctx.target().open(OpenOptions::default()).await?;
         for writer in 0..4_i64 {
             let (saver, mut config) = (saver.clone(), CheckpointConfig::new(thread_id.clone()));
@@ -70,7 +70,7 @@ async fn two_handles_put_on_one_thread(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn writes_of_many_tasks_at_once(ctx: Ctx) -> Done {
+async fn concurrent_writes_of_many_tasks(ctx: Ctx) -> Done {
     let stored = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
     let other = ctx.target().open(OpenOptions::default()).await?;
     let tasks: Vec<_> = (0..32)
@@ -94,7 +94,7 @@ async fn writes_of_many_tasks_at_once(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn writes_of_one_task_at_once(ctx: Ctx) -> Done {
+async fn concurrent_writes_of_one_task(ctx: Ctx) -> Done {
     let stored = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
     let calls: Vec<_> = (0..16_i64)
         .map(|at| {
@@ -117,19 +117,19 @@ async fn writes_of_one_task_at_once(ctx: Ctx) -> Done {
     let winner = tuple.pending_writes.first().map(|write| write.value.clone());
     ensure!(
         tuple.pending_writes.iter().all(|write| Some(&write.value) == winner.as_ref()),
-        "the writes of two calls are mixed: {:?}",
+        "the writes of two calls are interleaved: {:?}",
         tuple.pending_writes
     );
     Ok(())
 }
 
-async fn replacing_writes_at_once(ctx: Ctx) -> Done {
+async fn concurrent_replacing_writes(ctx: Ctx) -> Done {
     use checkpoint_core::special::{INTERRUPT, RESUME};
     let stored = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
     let calls: Vec<_> = (0..16_i64)
         .map(|at| {
             let (saver, config) = (ctx.saver().clone(), stored.clone());
-            // Half of the calls name the channels the other way round.
+            // Half of the calls name the channels in reverse order.
             let writes = if at % 2 == 0 { [RESUME, INTERRUPT] } else { [INTERRUPT, RESUME] };
             tokio::spawn(async move {
                 repeat!(write(&saver, &config, "task", &writes.map(|channel| (channel, at.into()))))
@@ -148,7 +148,7 @@ async fn replacing_writes_at_once(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn one_checkpoint_put_by_many(ctx: Ctx) -> Done {
+async fn concurrent_puts_of_one_checkpoint(ctx: Ctx) -> Done {
     let config = CheckpointConfig::new(ctx.thread());
     let made = checkpoint(&[("a", encode(&list(&[1]))?)]);
     let calls: Vec<_> = (0..16)
@@ -194,14 +194,14 @@ async fn readers_see_whole_checkpoints(ctx: Ctx) -> Done {
                 "channel {channel} of {number}"
             );
         }
-        ensure!(number >= last, "went back from {last} to {number}");
+        ensure!(number >= last, "went backwards from {last} to {number}");
         last = number;
         tokio::task::yield_now().await;
     }
     writer.await?
 }
 
-async fn many_threads_at_once(ctx: Ctx) -> Done {
+async fn concurrent_puts_on_many_threads(ctx: Ctx) -> Done {
     let calls: Vec<_> = (0..24_i64)
         .map(|_| {
             let (saver, thread_id) = (ctx.saver().clone(), ctx.thread());
@@ -219,7 +219,7 @@ async fn many_threads_at_once(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn delete_against_put(ctx: Ctx) -> Done {
+async fn concurrent_delete_and_put(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let deleter = {
         let (saver, thread_id) = (ctx.saver().clone(), thread_id.clone());
@@ -245,7 +245,7 @@ async fn delete_against_put(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn copies_at_once(ctx: Ctx) -> Done {
+async fn concurrent_copies(ctx: Ctx) -> Done {
     let source = ctx.thread();
     let stored = chain(ctx.saver(), &source, "", 20).await?;
     let expected = Arc::new(crate::fixture::newest_first(&stored));
@@ -266,7 +266,7 @@ async fn copies_at_once(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn prune_against_put(ctx: Ctx) -> Done {
+async fn concurrent_prune_and_put(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let pruner = {
         let (saver, thread_id) = (ctx.saver().clone(), thread_id.clone());

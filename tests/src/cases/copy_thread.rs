@@ -29,7 +29,7 @@ async fn tuples(ctx: &Ctx, thread_id: &Str) -> checkpoint_core::Result<Vec<Check
     ctx.saver().list_all(ListQuery::thread(thread_id.clone())).await
 }
 
-/// Copies a new thread with so many checkpoints.
+/// Copies a new thread with `count` checkpoints.
 async fn copied(ctx: &Ctx, count: i64) -> checkpoint_core::Result<(Str, Str)> {
     let (source, target) = (ctx.thread(), ctx.thread());
     chain(ctx.saver(), &source, "", count).await?;
@@ -153,7 +153,7 @@ async fn adds_to_what_the_target_has(ctx: Ctx) -> Done {
     ctx.saver().copy_thread(&source, &target).await?;
     let expected: Vec<_> = newest_first(&new).into_iter().chain(newest_first(&old)).collect();
     ensure_eq!(ids(ctx.saver(), ListQuery::thread(target.clone())).await?, expected, "ids");
-    // Once more: what is there under the same ids is replaced.
+    // A second copy replaces rows with the same ids.
     ctx.saver().copy_thread(&source, &target).await?;
     ensure_eq!(ids(ctx.saver(), ListQuery::thread(target)).await?, expected, "ids after the second copy");
     Ok(())

@@ -1,4 +1,4 @@
-//! Delta channels over deep and branching chains, and what `prune` keeps of them.
+//! Delta channels over deep and branching chains, and the parts of them that `prune` keeps.
 
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, CheckpointConfig, ListQuery, PruneStrategy, Result, SaverExt, Str,
@@ -13,21 +13,21 @@ use crate::fixture::{
 
 cases!("delta";
     a_deep_chain,
-    forks_have_histories_of_their_own,
-    writes_come_by_path_task_and_index,
-    the_walk_agrees_with_reading_each_ancestor,
+    forks_have_their_own_history,
+    writes_are_ordered_by_path_task_and_index,
+    history_equals_reading_each_ancestor,
     a_missing_parent_ends_the_walk,
     an_unknown_channel_has_no_history,
-    special_channels_are_channels,
+    special_channels_have_a_history,
     prune_keeps_the_history [Need::Prune],
     prune_keeps_a_fork_that_is_the_newest [Need::Prune],
-    prune_keeps_one_where_nothing_is_delta [Need::Prune],
-    prune_keeps_a_snapshot_alone [Need::Prune],
+    prune_keeps_one_checkpoint_without_delta_channels [Need::Prune],
+    prune_keeps_only_a_snapshot [Need::Prune],
     copies_have_the_history [Need::CopyThread],
 );
 
-/// Puts the next checkpoint of a thread whose channel `log` is a delta channel. Where there is no snapshot, the
-/// metadata counts updates since the last one, as LangGraph's does.
+/// Puts the next checkpoint of a thread whose channel `log` is a delta channel. Without a snapshot, the metadata counts
+/// the updates since the last one, as LangGraph's does.
 async fn step(
     ctx: &Ctx,
     parent: &CheckpointConfig,
@@ -90,7 +90,7 @@ async fn a_deep_chain(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn forks_have_histories_of_their_own(ctx: Ctx) -> Done {
+async fn forks_have_their_own_history(ctx: Ctx) -> Done {
     let stored = deep(&ctx, &ctx.thread(), 6, &[2]).await?;
     let start = prepared(stored.get(3))?;
     let mut fork = start.clone();
@@ -107,7 +107,7 @@ async fn forks_have_histories_of_their_own(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn writes_come_by_path_task_and_index(ctx: Ctx) -> Done {
+async fn writes_are_ordered_by_path_task_and_index(ctx: Ctx) -> Done {
     let first = step(&ctx, &CheckpointConfig::new(ctx.thread()), 1, None).await?;
     for (task, path, name) in [("1", "~b", 3), ("2", "~a", 1), ("3", "", 0), ("0", "~b", 2)] {
         write_at(
@@ -129,7 +129,7 @@ async fn writes_come_by_path_task_and_index(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn the_walk_agrees_with_reading_each_ancestor(ctx: Ctx) -> Done {
+async fn history_equals_reading_each_ancestor(ctx: Ctx) -> Done {
     let stored = deep(&ctx, &ctx.thread(), 12, &[3, 8]).await?;
     for config in stored.iter().chain(stored.first().map(|config| config.clone().latest()).as_ref()) {
         for channels in [&["log"][..], &["plain"], &["log", "other", "plain", "nothing"], &["log", "log"]] {
@@ -143,7 +143,7 @@ async fn the_walk_agrees_with_reading_each_ancestor(ctx: Ctx) -> Done {
 
 async fn a_missing_parent_ends_the_walk(ctx: Ctx) -> Done {
     let gone = CheckpointConfig::new(ctx.thread()).with_checkpoint_id(random());
-    write(ctx.saver(), &gone, "task", &[("log", "of a checkpoint that is not there".into())]).await?;
+    write(ctx.saver(), &gone, "task", &[("log", "of a missing checkpoint".into())]).await?;
     let first = step(&ctx, &gone, 1, None).await?;
     write(ctx.saver(), &first, "task", &[("log", "first".into())]).await?;
     let target = step(&ctx, &first, 2, None).await?;
@@ -165,7 +165,7 @@ async fn an_unknown_channel_has_no_history(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn special_channels_are_channels(ctx: Ctx) -> Done {
+async fn special_channels_have_a_history(ctx: Ctx) -> Done {
     let first = step(&ctx, &CheckpointConfig::new(ctx.thread()), 1, None).await?;
     write(ctx.saver(), &first, "task", &[("log", 1.into()), ("__resume__", 2.into())]).await?;
     let target = step(&ctx, &first, 2, None).await?;
@@ -213,11 +213,11 @@ async fn prune_keeps_a_fork_that_is_the_newest(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn prune_keeps_one_where_nothing_is_delta(ctx: Ctx) -> Done {
+async fn prune_keeps_one_checkpoint_without_delta_channels(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let mut config = CheckpointConfig::new(thread_id.clone());
     for version in 1..=5_i64 {
-        // A trigger that is consumed has a version but no value, as a delta channel has.
+        // A consumed trigger has a version but no value, like a delta channel.
         let mut made = at_version(version, &[("plain", encode(&list(&[version]))?)]);
         made.channel_versions.insert("branch:to:node".into(), version.into());
         if version % 2 == 1 {
@@ -232,7 +232,7 @@ async fn prune_keeps_one_where_nothing_is_delta(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn prune_keeps_a_snapshot_alone(ctx: Ctx) -> Done {
+async fn prune_keeps_only_a_snapshot(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let stored = deep(&ctx, &thread_id, 5, &[2, 5]).await?;
     prune(&ctx, &thread_id).await?;

@@ -1,4 +1,4 @@
-//! Ciphers: nothing stays in the clear that is sealed, keys rotate, moved rows do not open.
+//! Ciphers: no plaintext is stored, keys rotate, rows that were moved do not decrypt.
 
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, CheckpointConfig, Cipher, ErrorKind, ListQuery, PruneStrategy, Result,
@@ -15,16 +15,16 @@ use crate::target::{Facility, OpenOptions, Saver};
 const CIPHER: Need = Need::Target(Facility::Cipher);
 
 cases!("encryption", [CIPHER];
-    no_canary_in_the_raw_bytes [Need::Target(Facility::Raw)],
-    rotation,
-    a_wrong_key_does_not_open,
+    raw_bytes_contain_no_plaintext [Need::Target(Facility::Raw)],
+    key_rotation,
+    a_wrong_key_fails,
     ciphertext_without_a_cipher,
-    a_cipher_on_a_clear_thread,
-    a_thread_of_both,
-    rows_moved_between_threads_do_not_open [Need::Target(Facility::MoveRows)],
-    copies_open_in_their_place [Need::CopyThread],
+    a_cipher_reads_unencrypted_threads,
+    a_thread_with_encrypted_and_unencrypted_values,
+    rows_moved_between_threads_do_not_decrypt [Need::Target(Facility::MoveRows)],
+    copies_are_reencrypted_for_their_row [Need::CopyThread],
     prune_and_history [Need::Prune],
-    metadata_is_searched_in_the_clear,
+    metadata_filters_work,
     listing_many,
     keys_of_every_size,
 );
@@ -40,7 +40,7 @@ fn aes_gcm() -> Result<Cipher> {
     Cipher::aes_gcm("2026-11", &OLD)
 }
 
-/// The two ciphers, made with a key each.
+/// Both ciphers, each with its own key.
 fn both() -> Result<[(&'static str, Cipher); 2]> {
     Ok([("aes", aes()?), ("aes_gcm", aes_gcm()?)])
 }
@@ -49,7 +49,7 @@ async fn open(ctx: &Ctx, cipher: &Cipher) -> Result<Saver> {
     ctx.target().open(OpenOptions::with_cipher(cipher.clone())).await
 }
 
-/// Cases of other groups once more, on handles with each cipher.
+/// Repeats the cases of other groups on handles with each cipher.
 pub(super) fn on_ciphers(cases: &[Case]) -> Vec<Case> {
     let of = |group: &'static str, cipher: fn() -> Result<Cipher>| {
         cases.iter().map(move |case| case.encrypted(group, cipher))
@@ -57,8 +57,8 @@ pub(super) fn on_ciphers(cases: &[Case]) -> Vec<Case> {
     of("encryption::aes", aes).chain(of("encryption::aes_gcm", aes_gcm)).collect()
 }
 
-async fn no_canary_in_the_raw_bytes(ctx: Ctx) -> Done {
-    // An empty database is searched faster than one in use.
+async fn raw_bytes_contain_no_plaintext(ctx: Ctx) -> Done {
+    // Searching an empty database is faster than searching one in use.
     let offers_fresh = ctx.target().offers(Facility::Fresh);
     let target = if offers_fresh { ctx.target().fresh().await? } else { ctx.target().clone() };
     for (name, cipher) in both()? {
@@ -82,9 +82,9 @@ async fn no_canary_in_the_raw_bytes(ctx: Ctx) -> Done {
         ensure_eq!(read(&saver, &stored).await?.checkpoint, next, "checkpoint");
         let raw = target.raw().await?;
         ensure!(!holds(&raw, canary.as_bytes()), "{name}: the canary is in the raw bytes");
-        // The search itself works: metadata is in the clear.
+        // Checks that the search itself works: metadata is not encrypted.
         let thread_id = stored.thread_id().as_bytes();
-        ensure!(holds(&raw, thread_id), "{name}: the raw bytes do not even show the thread's id");
+        ensure!(holds(&raw, thread_id), "{name}: the raw bytes lack the thread's id");
     }
     Ok(())
 }
@@ -93,7 +93,7 @@ fn holds(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-async fn rotation(ctx: Ctx) -> Done {
+async fn key_rotation(ctx: Ctx) -> Done {
     let rings: [(Cipher, Cipher, Cipher); 3] = [
         (Cipher::aes(&OLD)?, Cipher::aes(&NEW)?.with_aes_decryption_key(&OLD)?, Cipher::aes(&NEW)?),
         (
@@ -132,7 +132,7 @@ async fn rotation(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn a_wrong_key_does_not_open(ctx: Ctx) -> Done {
+async fn a_wrong_key_fails(ctx: Ctx) -> Done {
     let wrong = [Cipher::aes(&NEW)?, Cipher::aes_gcm("2026-11", &NEW)?, Cipher::aes_gcm("other", &OLD)?];
     for (name, cipher) in both()? {
         let saver = open(&ctx, &cipher).await?;
@@ -156,18 +156,18 @@ async fn ciphertext_without_a_cipher(ctx: Ctx) -> Done {
         let stored =
             put(&saver, &CheckpointConfig::new(ctx.thread()), &checkpoint(&[("s", "scalar".into())])).await?;
         expect_kind(ctx.saver().get_tuple(&stored).await, ErrorKind::Crypto, name)?;
-        // A sealed write on a clear checkpoint.
+        // An encrypted write on an unencrypted checkpoint.
         let clear = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
         write(&saver, &clear, "task", &[("ch", 1.into())]).await?;
         expect_kind(ctx.saver().get_tuple(&clear).await, ErrorKind::Crypto, name)?;
-        // Who deletes needs no key.
+        // Deleting needs no key.
         ctx.saver().delete_thread(stored.thread_id()).await?;
         ensure_eq!(saver.get_tuple(&stored).await?, None, "after delete_thread");
     }
     Ok(())
 }
 
-async fn a_cipher_on_a_clear_thread(ctx: Ctx) -> Done {
+async fn a_cipher_reads_unencrypted_threads(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     for config in chain(ctx.saver(), &thread_id, "", 3).await? {
         write(ctx.saver(), &config, "task", &[("ch", encode(&list(&[1]))?)]).await?;
@@ -180,12 +180,12 @@ async fn a_cipher_on_a_clear_thread(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn a_thread_of_both(ctx: Ctx) -> Done {
+async fn a_thread_with_encrypted_and_unencrypted_values(ctx: Ctx) -> Done {
     for (name, cipher) in both()? {
         let saver = open(&ctx, &cipher).await?;
         let first = checkpoint(&[("kept", encode(&list(&[1]))?)]);
         let clear = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &first).await?;
-        // The channel that did not change stays where it is, in the clear.
+        // The row of the unchanged channel is kept, unencrypted.
         let second =
             checkpoint(&[("kept", encode(&list(&[1]))?)]).with_channel("new", encode(&list(&[2]))?, 2);
         let changed = checkpoint_core::ChannelVersions::from_iter([("new".into(), 2.into())]);
@@ -205,7 +205,7 @@ async fn a_thread_of_both(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn rows_moved_between_threads_do_not_open(ctx: Ctx) -> Done {
+async fn rows_moved_between_threads_do_not_decrypt(ctx: Ctx) -> Done {
     let saver = open(&ctx, &aes_gcm()?).await?;
     let (from, to) = (ctx.thread(), ctx.thread());
     let made = checkpoint(&[("a", encode(&list(&[1]))?), ("s", "scalar".into())]);
@@ -216,7 +216,7 @@ async fn rows_moved_between_threads_do_not_open(ctx: Ctx) -> Done {
     let moved = CheckpointConfig::new(to.clone());
     expect_kind(saver.get_tuple(&moved).await, ErrorKind::Crypto, "the moved checkpoint")?;
     expect_kind(saver.list_all(ListQuery::thread(to)).await, ErrorKind::Crypto, "its listing")?;
-    // A write alone, moved onto a checkpoint that opens.
+    // Only a write, moved onto a checkpoint that decrypts.
     let (from, to) = (ctx.thread(), ctx.thread());
     let made = checkpoint(&[]);
     let ahead = CheckpointConfig::new(from.clone()).with_checkpoint_id(made.id.clone());
@@ -226,7 +226,7 @@ async fn rows_moved_between_threads_do_not_open(ctx: Ctx) -> Done {
     expect_kind(saver.get_tuple(&stored).await, ErrorKind::Crypto, "the moved write")
 }
 
-async fn copies_open_in_their_place(ctx: Ctx) -> Done {
+async fn copies_are_reencrypted_for_their_row(ctx: Ctx) -> Done {
     for (name, cipher) in both()? {
         let saver = open(&ctx, &cipher).await?;
         let (source, target) = (ctx.thread(), ctx.thread());
@@ -281,7 +281,7 @@ async fn prune_and_history(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn metadata_is_searched_in_the_clear(ctx: Ctx) -> Done {
+async fn metadata_filters_work(ctx: Ctx) -> Done {
     for (name, cipher) in both()? {
         let saver = open(&ctx, &cipher).await?;
         let thread_id = ctx.thread();

@@ -18,7 +18,7 @@ cases!("fields";
     next_versions,
 );
 
-/// Stores a checkpoint and compares what comes back.
+/// Stores a checkpoint, reads it, and compares.
 async fn check(ctx: &Ctx, made: &Checkpoint) -> Done {
     let stored = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), made).await?;
     ensure_eq!(&read(ctx.saver(), &stored).await?.checkpoint, made, "checkpoint");
@@ -43,7 +43,7 @@ async fn updated_channels(ctx: Ctx) -> Done {
     Ok(())
 }
 
-/// What is absent stays absent, and what is null stays null.
+/// An absent list stays absent, and a null stays null.
 async fn updated_channels_survive_a_read_and_a_put(ctx: Ctx) -> Done {
     const FIELD: &str = "updated_channels";
     for updated in [None, Some(None), Some(Some(vec![])), Some(Some(vec!["a".into(), "世界".into()]))] {

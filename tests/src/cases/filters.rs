@@ -42,7 +42,7 @@ fn stored_metadata() -> CheckpointMetadata {
         .with("世界", "🦀")
 }
 
-/// A thread with one checkpoint of the metadata above, and one of other metadata.
+/// A thread with a checkpoint with the metadata above, and one with other metadata.
 async fn stored(ctx: &Ctx) -> checkpoint_core::Result<ListQuery> {
     let thread_id = ctx.thread();
     let config = CheckpointConfig::new(thread_id.clone());
@@ -52,7 +52,7 @@ async fn stored(ctx: &Ctx) -> checkpoint_core::Result<ListQuery> {
     Ok(ListQuery::thread(thread_id))
 }
 
-/// Fails unless each condition finds the checkpoint, or does not.
+/// Fails unless each condition matches the checkpoint as expected.
 async fn check(ctx: &Ctx, table: &[(&str, Value, bool)]) -> Done {
     let query = stored(ctx).await?;
     for (key, wanted, expected) in table {
@@ -174,7 +174,7 @@ async fn text_is_compared_whole(ctx: Ctx) -> Done {
     ];
     let query = stored(&ctx).await?;
     for (key, wanted) in table {
-        // A key that the database has no path for may be refused.
+        // A key that the database cannot express as a path may be rejected.
         match ids(ctx.saver(), query.clone().filter(Filter::new().eq(key, wanted))).await {
             Ok(found) => ensure_eq!(found.len(), 0, "matches of {key}"),
             Err(error) => ensure_eq!(error.kind(), ErrorKind::InvalidArgument, "error for {key}"),
@@ -267,7 +267,7 @@ async fn with_before_and_limit(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let stored = crate::fixture::newest_first(&chain(ctx.saver(), &thread_id, "", 40).await?);
     let query = ListQuery::thread(thread_id).filter(Filter::new().eq("source", "input"));
-    // Steps are even where the source is `input`: newest first these stand at 1, 3, 5 and so on.
+    // Steps with the source `input` are even: newest first, they are at positions 1, 3, 5 and so on.
     let matching: Vec<_> = stored.iter().skip(1).step_by(2).cloned().collect();
     ensure_eq!(ids(ctx.saver(), query.clone()).await?, matching, "all matches");
     ensure_eq!(ids(ctx.saver(), query.clone().limit(5)).await?, matching[..5], "five matches");

@@ -1,4 +1,4 @@
-//! Putting again, forks, and channels that do not change.
+//! Repeated puts, forks, and unchanged channels.
 
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelVersion, ChannelVersions, CheckpointConfig, CheckpointMetadata, ErrorKind,
@@ -13,22 +13,22 @@ use crate::fixture::{
 use crate::target::Facility;
 
 cases!("forks";
-    put_again_replaces_checkpoint_and_metadata,
-    put_twice_the_same_is_one,
+    a_second_put_replaces_checkpoint_and_metadata,
+    putting_the_same_checkpoint_twice_is_idempotent,
     branches_from_one_parent,
     the_newest_is_by_id_not_by_time_of_writing,
     a_parent_need_not_exist,
     fork_of_a_fork,
     a_long_chain_of_unchanged_channels,
-    branches_share_what_did_not_change,
+    branches_share_unchanged_values,
     the_same_version_in_two_namespaces,
-    what_was_deleted_is_stored_again,
-    a_copy_beside_what_was_deleted [Need::DeleteForRuns],
-    unchanged_values_are_the_parents,
-    unchanged_values_that_the_parent_has_not,
+    carried_over_values_survive_deletion_of_the_parent,
+    a_copy_of_a_deleted_step_keeps_its_values [Need::DeleteForRuns],
+    unchanged_values_are_carried_over_from_the_parent,
+    unchanged_values_missing_in_the_parent_are_a_conflict,
 );
 
-async fn put_again_replaces_checkpoint_and_metadata(ctx: Ctx) -> Done {
+async fn a_second_put_replaces_checkpoint_and_metadata(ctx: Ctx) -> Done {
     let config = CheckpointConfig::new(ctx.thread());
     let first = at_version(1, &[("a", "one".into()), ("gone", encode(&list(&[1]))?)]);
     put_with(ctx.saver(), &config, &first, &metadata(1).with("only_first", true)).await?;
@@ -44,7 +44,7 @@ async fn put_again_replaces_checkpoint_and_metadata(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn put_twice_the_same_is_one(ctx: Ctx) -> Done {
+async fn putting_the_same_checkpoint_twice_is_idempotent(ctx: Ctx) -> Done {
     let parent = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
     let made = checkpoint(&[("a", encode(&list(&[1]))?)]);
     let mut tuples = Vec::new();
@@ -60,7 +60,7 @@ async fn put_twice_the_same_is_one(ctx: Ctx) -> Done {
 async fn branches_from_one_parent(ctx: Ctx) -> Done {
     let root = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
     let mut branches = Vec::new();
-    // Two writers never make the same version: it has a random part.
+    // Two writers never create the same version: it has a random part.
     for (version, text) in [(1, "left"), (2, "right")] {
         let made = at_version(version, &[("side", text.into())]);
         branches.push((put(ctx.saver(), &root, &made).await?, text));
@@ -134,7 +134,7 @@ async fn a_long_chain_of_unchanged_channels(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn branches_share_what_did_not_change(ctx: Ctx) -> Done {
+async fn branches_share_unchanged_values(ctx: Ctx) -> Done {
     let shared = encode(&list(&[1, 2, 3]))?;
     let root =
         put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[("shared", shared.clone())]))
@@ -153,8 +153,8 @@ async fn branches_share_what_did_not_change(ctx: Ctx) -> Done {
     Ok(())
 }
 
-/// Whoever names what did not change need not give its value.
-async fn unchanged_values_are_the_parents(ctx: Ctx) -> Done {
+/// The values of channels named as unchanged may be omitted.
+async fn unchanged_values_are_carried_over_from_the_parent(ctx: Ctx) -> Done {
     let config = CheckpointConfig::new(ctx.thread());
     let big = encode(&list(&[1, 2, 3]))?;
     let mut at =
@@ -167,7 +167,7 @@ async fn unchanged_values_are_the_parents(ctx: Ctx) -> Done {
         let options = PutOptions::default().unchanged(["kept"]);
         let new_versions = [(Str::from("own"), ChannelVersion::from(step))].into_iter().collect();
         let put = ctx.saver().put_with(&at, &made, &metadata(step), &new_versions, &options).await;
-        // A saver that keeps the values of channels apart has those of the parent.
+        // A saver that stores channel values separately uses those of the parent.
         let separate = ctx.target().offers(Facility::SeparateValues);
         if !separate && matches!(&put, Err(error) if error.kind() == ErrorKind::Unsupported) {
             ensure_eq!(ids(ctx.saver(), ListQuery::thread(config.thread_id())).await?.len(), 1, "stored");
@@ -179,8 +179,8 @@ async fn unchanged_values_are_the_parents(ctx: Ctx) -> Done {
     Ok(())
 }
 
-/// Where the parent has not what is said to be unchanged, nothing is stored.
-async fn unchanged_values_that_the_parent_has_not(ctx: Ctx) -> Done {
+/// If the parent lacks a value that is named as unchanged, nothing is stored.
+async fn unchanged_values_missing_in_the_parent_are_a_conflict(ctx: Ctx) -> Done {
     let big = || encode(&list(&[1, 2, 3]));
     let made = |version: i64| -> Result<_> {
         let mut made = at_version(version, &[("kept", big()?)]).with_channel("new", big()?, 9);
@@ -204,7 +204,7 @@ async fn unchanged_values_that_the_parent_has_not(ctx: Ctx) -> Done {
         let (part, whole) = made(version)?;
         let Err(error) = ctx.saver().put_with(&parent, &part, &metadata(1), &new_versions, &options).await
         else {
-            return Err(Failure::new(format!("{way}: it was stored")));
+            return Err(Failure::new(format!("{way}: the checkpoint was stored")));
         };
         ensure!(matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Unsupported), "{way}: {error}");
         ensure_eq!(ids(ctx.saver(), ListQuery::thread(config.thread_id())).await?, before, "{way}: ids");
@@ -234,8 +234,8 @@ async fn the_same_version_in_two_namespaces(ctx: Ctx) -> Done {
     Ok(())
 }
 
-/// A step that carries a value over while the checkpoints that held it are deleted keeps the value.
-async fn what_was_deleted_is_stored_again(ctx: Ctx) -> Done {
+/// A step keeps a carried-over value even if the checkpoints that had it are deleted.
+async fn carried_over_values_survive_deletion_of_the_parent(ctx: Ctx) -> Done {
     let big = || encode(&list(&[1, 2, 3]));
     for prunes in [false, true] {
         let config = CheckpointConfig::new(ctx.thread());
@@ -255,8 +255,8 @@ async fn what_was_deleted_is_stored_again(ctx: Ctx) -> Done {
     Ok(())
 }
 
-/// A copy of a deleted step, put on that step's parent, has values whose versions the parent does not name.
-async fn a_copy_beside_what_was_deleted(ctx: Ctx) -> Done {
+/// A copy of a deleted step, put on that step's parent, has values with versions that the parent does not have.
+async fn a_copy_of_a_deleted_step_keeps_its_values(ctx: Ctx) -> Done {
     let big = |number| encode(&list(&[number]));
     let config = CheckpointConfig::new(ctx.thread());
     let parent = put(ctx.saver(), &config, &at_version(1, &[("x", big(1)?)])).await?;

@@ -1,4 +1,4 @@
-//! Ids of any text: nothing is mixed up, and what a database cannot hold is refused.
+//! Ids with any text: no two are confused, and ids that a database cannot store are rejected.
 
 use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, Error, ErrorKind, ListQuery, Str, id};
 
@@ -13,13 +13,13 @@ cases!("ids";
     hostile_namespaces,
     hostile_tasks_and_paths,
     hostile_channels,
-    look_alikes_do_not_share_rows,
+    similar_ids_do_not_share_rows,
     wildcards_match_only_themselves,
-    checkpoint_ids_in_another_spelling_are_other_ids,
+    checkpoint_ids_are_not_normalized,
     bare_ids [Need::Target(Facility::Fresh)],
 );
 
-/// Texts that databases, query languages and key schemes trip over.
+/// Texts that are error-prone in databases, query languages and key schemes.
 fn hostile() -> Vec<String> {
     let mut all: Vec<String> = [
         "",
@@ -75,7 +75,8 @@ fn hostile() -> Vec<String> {
     all
 }
 
-/// Whether a call was refused, as it may be for what the database cannot hold, but only with `InvalidArgument`.
+/// Returns `None` if a call was rejected, which is allowed for ids that the database cannot store, but only with
+/// `InvalidArgument`.
 fn refused<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Ok(done) => Ok(Some(done)),
@@ -84,22 +85,22 @@ fn refused<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// Fails where a backend refuses most of the ids, so that few were compared.
+/// Fails if a backend rejects most of the ids, so that few were compared.
 fn ensure_most(kept: usize, all: usize) -> Done {
-    ensure!(kept * 2 > all, "only {kept} of {all} were stored, the others refused");
+    ensure!(kept * 2 > all, "only {kept} of {all} were stored, the others were rejected");
     Ok(())
 }
 
 async fn hostile_threads(ctx: Ctx) -> Done {
     let mut kept = 0;
     for text in hostile() {
-        // Bare ids may be in use by others, so each has a random part in front of or behind it.
+        // Others may use the bare ids, so each gets a random prefix or suffix.
         for thread_id in [format!("{}{text}", random()), format!("{text}{}", random())] {
             let thread_id = ctx.use_thread(&thread_id);
             let config = CheckpointConfig::new(thread_id.clone());
             let Some(stored) = refused(put(ctx.saver(), &config, &checkpoint(&[("v", "in".into())])).await)?
             else {
-                // Reading what cannot be there finds nothing or is refused as well.
+                // Reading an id that cannot be stored finds nothing or is rejected as well.
                 ensure!(
                     refused(ctx.saver().get_tuple(&config).await)?.flatten().is_none(),
                     "refused, but stored"
@@ -203,8 +204,8 @@ async fn hostile_channels(ctx: Ctx) -> Done {
     ensure_most(kept, 2 * hostile().len())
 }
 
-/// Different pairs of thread and namespace that become one where they are joined carelessly.
-fn look_alikes() -> Vec<[(String, String); 2]> {
+/// Different pairs of thread and namespace that collide if they are joined without escaping.
+fn colliding_pairs() -> Vec<[(String, String); 2]> {
     let mut pairs = Vec::new();
     for separator in [":", "|", "/", "\0", "\n", "\u{1f}", "{}", "%3A", "__", " ", "$", "\\"] {
         pairs.push([(format!("a{separator}b"), "c".to_owned()), ("a".to_owned(), format!("b{separator}c"))]);
@@ -220,11 +221,11 @@ fn look_alikes() -> Vec<[(String, String); 2]> {
     pairs
 }
 
-async fn look_alikes_do_not_share_rows(ctx: Ctx) -> Done {
+async fn similar_ids_do_not_share_rows(ctx: Ctx) -> Done {
     let unique = random();
     let mut compared = 0;
-    for (at, pair) in look_alikes().into_iter().enumerate() {
-        // Each pair has threads of its own.
+    for (at, pair) in colliding_pairs().into_iter().enumerate() {
+        // Each pair has its own threads.
         let pair =
             pair.map(|(thread_id, checkpoint_ns)| (format!("{unique} {at} {thread_id}"), checkpoint_ns));
         let id = random();
@@ -258,7 +259,7 @@ async fn look_alikes_do_not_share_rows(ctx: Ctx) -> Done {
             ensure_eq!(tuple.pending_writes.len(), 1, "writes of the other one");
         }
     }
-    ensure_most(compared, look_alikes().len())
+    ensure_most(compared, colliding_pairs().len())
 }
 
 async fn wildcards_match_only_themselves(ctx: Ctx) -> Done {
@@ -285,7 +286,7 @@ async fn wildcards_match_only_themselves(ctx: Ctx) -> Done {
 }
 
 async fn bare_ids(ctx: Ctx) -> Done {
-    // Where nobody else has threads, ids need no random part: the empty id, and others that are all special.
+    // In an empty database, ids need no random part: the empty id, and ids of special characters only.
     let target = ctx.target().fresh().await?;
     let saver = target.open(OpenOptions::default()).await?;
     saver.setup().await?;
@@ -314,7 +315,7 @@ async fn bare_ids(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn checkpoint_ids_in_another_spelling_are_other_ids(ctx: Ctx) -> Done {
+async fn checkpoint_ids_are_not_normalized(ctx: Ctx) -> Done {
     let stored = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
     let id = id_of(&stored);
     id::validate(&id)?;

@@ -1,4 +1,4 @@
-//! Bad input is refused before anything is stored; capabilities are told honestly.
+//! Invalid input is rejected before anything is stored; capabilities are declared correctly.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ use crate::lacking::Lacking;
 use crate::target::{Facility, Saver};
 
 cases!("invalid";
-    put_of_an_id_that_is_no_uuid,
+    put_of_an_id_that_is_not_a_uuid,
     put_writes_without_a_checkpoint_id,
-    put_writes_on_an_id_that_is_no_uuid,
-    metadata_that_json_cannot_hold,
-    values_that_are_no_values,
+    put_writes_on_an_id_that_is_not_a_uuid,
+    metadata_that_json_cannot_represent,
+    invalid_values,
     errors_do_not_show_values,
-    what_is_not_offered_is_unsupported,
+    missing_operations_are_unsupported,
     a_damaged_row_is_an_error [Need::Target(Facility::Corrupt)],
 );
 
-async fn put_of_an_id_that_is_no_uuid(ctx: Ctx) -> Done {
+async fn put_of_an_id_that_is_not_a_uuid(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let stored = chain(ctx.saver(), &thread_id, "", 2).await?;
     for id in [
@@ -35,7 +35,7 @@ async fn put_of_an_id_that_is_no_uuid(ctx: Ctx) -> Done {
         "not-a-uuid",
         "1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8",
         "1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8g",
-        // UUIDs for some, but Python LangGraph cannot resume from them.
+        // UUIDs to some parsers, but Python LangGraph cannot resume from them.
         "{1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8b}",
         "urn:uuid:1f1e4fbf-bea1-6f34-bfff-a8ab9f516d8b",
     ] {
@@ -57,13 +57,13 @@ async fn put_writes_without_a_checkpoint_id(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn put_writes_on_an_id_that_is_no_uuid(ctx: Ctx) -> Done {
+async fn put_writes_on_an_id_that_is_not_a_uuid(ctx: Ctx) -> Done {
     let config = CheckpointConfig::new(ctx.thread()).with_checkpoint_id("not-a-uuid");
     let call = write(ctx.saver(), &config, "task", &[("ch", 1.into())]).await;
     expect_kind(call, ErrorKind::InvalidArgument, "put_writes")
 }
 
-async fn metadata_that_json_cannot_hold(ctx: Ctx) -> Done {
+async fn metadata_that_json_cannot_represent(ctx: Ctx) -> Done {
     let config = CheckpointConfig::new(ctx.thread());
     let values = [
         Value::Bin(Bytes::from_static(b"bytes")),
@@ -80,13 +80,13 @@ async fn metadata_that_json_cannot_hold(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn values_that_are_no_values(ctx: Ctx) -> Done {
+async fn invalid_values(ctx: Ctx) -> Done {
     let blobs = [
         ("ciphertext", TypedBytes::new("msgpack+aes", &b"0123456789abcdef0123456789abcdef"[..])),
         ("empty", TypedBytes::msgpack(Bytes::new())),
         ("cut", TypedBytes::msgpack(&b"\x93\x01"[..])),
-        ("a length that is not there", TypedBytes::msgpack(&b"\xc6\xff\xff\xff\xff"[..])),
-        ("a tag of nobody", TypedBytes::new("nobody", &b"x"[..])),
+        ("a false length", TypedBytes::msgpack(&b"\xc6\xff\xff\xff\xff"[..])),
+        ("an unknown tag", TypedBytes::new("unknown", &b"x"[..])),
         ("pickle", TypedBytes::new("pickle", &b"x"[..])),
     ];
     let thread_id = ctx.thread();
@@ -95,7 +95,7 @@ async fn values_that_are_no_values(ctx: Ctx) -> Done {
     for (version, (name, blob)) in (2..).zip(blobs) {
         let value = ChannelValue::Blob(blob);
         let made = at_version(version, &[("a", value.clone()), ("b", 1.into())]);
-        // A backend that keeps blobs apart may store what it never looks into; then it gives back the same.
+        // A backend that stores blobs separately may store them without decoding; then it returns the same.
         match put(ctx.saver(), &good, &made).await {
             Ok(stored) => {
                 let tuple = read(ctx.saver(), &stored).await?;
@@ -108,7 +108,7 @@ async fn values_that_are_no_values(ctx: Ctx) -> Done {
         }
     }
     for tuple in ctx.saver().list_all(ListQuery::thread(thread_id)).await? {
-        ensure!(tuple.checkpoint.channel_values.contains_key("a"), "a refused checkpoint is stored in part");
+        ensure!(tuple.checkpoint.channel_values.contains_key("a"), "a rejected checkpoint is stored in part");
     }
     Ok(())
 }
@@ -119,7 +119,7 @@ async fn errors_do_not_show_values(ctx: Ctx) -> Done {
     made.id = "not-a-uuid".into();
     let metadata = CheckpointMetadata::new("loop", 0).with("secret", canary);
     match put_with(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &made, &metadata).await {
-        Ok(_) => Err(Failure::new("an id that is no UUID was stored")),
+        Ok(_) => Err(Failure::new("an id that is not a UUID was stored")),
         Err(error) => {
             ensure!(!format!("{error} {error:?}").contains(canary), "the error shows a value");
             Ok(())
@@ -127,10 +127,10 @@ async fn errors_do_not_show_values(ctx: Ctx) -> Done {
     }
 }
 
-/// Fails unless a call was refused with the names of the backend and of the operation.
+/// Fails unless a call was rejected with the names of the backend and of the operation.
 fn is_unsupported(called: Result<()>, backend: &str, operation: &str) -> Done {
     let Err(error) = called else {
-        return Err(Failure::new(format!("{operation} is not offered, and succeeded")));
+        return Err(Failure::new(format!("{operation} is not supported, but succeeded")));
     };
     ensure_eq!(error.kind(), ErrorKind::Unsupported, "kind of the error of {operation}");
     ensure_eq!(error.backend(), Some(backend), "backend in the error of {operation}");
@@ -138,8 +138,8 @@ fn is_unsupported(called: Result<()>, backend: &str, operation: &str) -> Done {
     Ok(())
 }
 
-/// On the saver, and on one over it that has no optional operation at all.
-async fn what_is_not_offered_is_unsupported(ctx: Ctx) -> Done {
+/// On the saver, and on a wrapper without any optional operation.
+async fn missing_operations_are_unsupported(ctx: Ctx) -> Done {
     let (thread_id, other) = (ctx.thread(), ctx.thread());
     let run_id = random();
     let config = CheckpointConfig::new(thread_id.clone());

@@ -1,4 +1,4 @@
-//! The order of a listing, its ends, and paging while others write.
+//! The order of a listing, its limits, and paging during concurrent writes.
 
 use std::collections::BTreeSet;
 
@@ -16,15 +16,15 @@ cases!("listing";
     limit_zero_yields_nothing,
     limit_beyond_the_end,
     one_checkpoint_id,
-    an_empty_id_is_no_restriction,
+    an_empty_id_matches_every_id,
     before_alone,
     before_in_every_combination,
-    unknown_yields_nothing,
-    equal_ids_come_by_thread_and_namespace,
-    pages_of_hundreds_come_whole,
-    pages_while_others_write_and_delete,
-    an_early_end_leaves_the_saver_usable,
-    two_listings_at_once,
+    unknown_threads_and_namespaces_yield_nothing,
+    equal_ids_are_ordered_by_thread_and_namespace,
+    many_pages_are_complete,
+    paging_during_writes_and_deletes,
+    a_dropped_listing_leaves_the_saver_usable,
+    two_interleaved_listings,
     whole_tuples,
 );
 
@@ -62,7 +62,7 @@ async fn one_checkpoint_id(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn an_empty_id_is_no_restriction(ctx: Ctx) -> Done {
+async fn an_empty_id_matches_every_id(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let stored = chain(ctx.saver(), &thread_id, "", 3).await?;
     let query = ListQuery::thread(thread_id).checkpoint_id("");
@@ -117,7 +117,7 @@ async fn before_in_every_combination(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn unknown_yields_nothing(ctx: Ctx) -> Done {
+async fn unknown_threads_and_namespaces_yield_nothing(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     chain(ctx.saver(), &thread_id, "known", 2).await?;
     let known = ListQuery::thread(thread_id.clone());
@@ -135,7 +135,7 @@ async fn unknown_yields_nothing(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn equal_ids_come_by_thread_and_namespace(ctx: Ctx) -> Done {
+async fn equal_ids_are_ordered_by_thread_and_namespace(ctx: Ctx) -> Done {
     let tag = random();
     let metadata = metadata(0).with("tag", &*tag);
     let mut threads = [ctx.thread(), ctx.thread(), ctx.thread()];
@@ -150,7 +150,7 @@ async fn equal_ids_come_by_thread_and_namespace(ctx: Ctx) -> Done {
             }
         }
     }
-    // Written in an order that is neither.
+    // Written in an order that is neither of these.
     for at in (0..expected.len()).map(|at| at * 7 % expected.len()) {
         let config = prepared(expected.get(at))?;
         let mut made = checkpoint(&[]);
@@ -169,7 +169,7 @@ async fn equal_ids_come_by_thread_and_namespace(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn pages_of_hundreds_come_whole(ctx: Ctx) -> Done {
+async fn many_pages_are_complete(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let mut stored = chain(ctx.saver(), &thread_id, "", 300).await?;
     stored.extend(chain(ctx.saver(), &thread_id, "child", 250).await?);
@@ -185,7 +185,7 @@ async fn pages_of_hundreds_come_whole(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn pages_while_others_write_and_delete(ctx: Ctx) -> Done {
+async fn paging_during_writes_and_deletes(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let config = CheckpointConfig::new(thread_id.clone());
     let can_delete = ctx.saver().capabilities().delete_for_runs;
@@ -203,7 +203,7 @@ async fn pages_while_others_write_and_delete(ctx: Ctx) -> Done {
         if seen.len() % 40 != 0 {
             continue;
         }
-        // Others put a newer checkpoint, write to the oldest, and delete one ahead of the cursor and one behind.
+        // Concurrently, put a newer checkpoint, write to the oldest, and delete one ahead of the cursor and one behind.
         put(ctx.saver(), &config, &checkpoint(&[])).await?;
         let oldest =
             config.clone().with_checkpoint_id(stored.first().map(|(id, _)| id.clone()).unwrap_or_default());
@@ -222,7 +222,7 @@ async fn pages_while_others_write_and_delete(ctx: Ctx) -> Done {
     let found: Vec<_> = seen.iter().filter(|id| known.contains(id) && !deleted.contains(*id)).collect();
     ensure!(
         found == must,
-        "{} of {} rows that were there throughout came, each once",
+        "{} of {} rows that existed throughout were listed, each once",
         found.len(),
         must.len()
     );
@@ -231,14 +231,14 @@ async fn pages_while_others_write_and_delete(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn an_early_end_leaves_the_saver_usable(ctx: Ctx) -> Done {
+async fn a_dropped_listing_leaves_the_saver_usable(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let stored = chain(ctx.saver(), &thread_id, "", 30).await?;
     for taken in 0..20 {
         let listing = ctx.saver().list(ListQuery::thread(thread_id.clone()));
         ensure_eq!(listing.take(taken).count().await, taken, "taken");
     }
-    // A listing that is kept open holds nothing that a writer needs.
+    // An open listing does not block writers.
     let mut open = ctx.saver().list(ListQuery::thread(thread_id.clone()));
     ensure!(open.try_next().await?.is_some(), "the listing is empty");
     put(ctx.saver(), &CheckpointConfig::new(thread_id.clone()), &checkpoint(&[])).await?;
@@ -248,7 +248,7 @@ async fn an_early_end_leaves_the_saver_usable(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn two_listings_at_once(ctx: Ctx) -> Done {
+async fn two_interleaved_listings(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let expected = newest_first(&chain(ctx.saver(), &thread_id, "", 300).await?);
     let (mut one, mut other) = (
@@ -264,7 +264,7 @@ async fn two_listings_at_once(ctx: Ctx) -> Done {
         from_one.extend(a.map(|tuple| tuple.checkpoint.id));
         from_other.extend(b.map(|tuple| tuple.checkpoint.id));
     }
-    ensure!(from_one == expected && from_other == expected, "the listings disturb each other");
+    ensure!(from_one == expected && from_other == expected, "the listings interfere with each other");
     Ok(())
 }
 

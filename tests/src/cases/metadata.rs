@@ -1,4 +1,4 @@
-//! What becomes of metadata.
+//! Metadata: merging, reserved keys and round trips.
 
 use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, CheckpointMetadata, ErrorKind, Value};
 
@@ -6,12 +6,12 @@ use crate::case::Ctx;
 use crate::fixture::{Done, canonical_metadata, checkpoint, encode, list, map, put_with, read};
 
 cases!("metadata";
-    takes_scalars_of_the_config,
-    leaves_out_what_is_reserved,
-    its_own_entries_come_first,
+    merges_scalars_of_the_config,
+    omits_reserved_keys,
+    own_entries_override_the_configs,
     keeps_unknown_keys_and_nesting,
-    loses_nul_at_the_top,
-    nul_further_down_is_kept_or_refused,
+    drops_nul_in_top_level_texts,
+    nested_nul_is_kept_or_rejected,
     keeps_text_of_every_script,
     keeps_numbers,
     empty,
@@ -28,7 +28,7 @@ async fn stored(
     Ok(canonical_metadata(&read(ctx.saver(), &stored).await?.metadata))
 }
 
-async fn takes_scalars_of_the_config(ctx: Ctx) -> Done {
+async fn merges_scalars_of_the_config(ctx: Ctx) -> Done {
     let config = CheckpointConfig::new(ctx.thread())
         .with_metadata("run_id", "run")
         .with_metadata("number", 7)
@@ -48,7 +48,7 @@ async fn takes_scalars_of_the_config(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn leaves_out_what_is_reserved(ctx: Ctx) -> Done {
+async fn omits_reserved_keys(ctx: Ctx) -> Done {
     let mut config = CheckpointConfig::new(ctx.thread())
         .with_metadata("null", Value::Nil)
         .with_metadata("list", list(&[1]))
@@ -73,7 +73,7 @@ async fn leaves_out_what_is_reserved(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn its_own_entries_come_first(ctx: Ctx) -> Done {
+async fn own_entries_override_the_configs(ctx: Ctx) -> Done {
     let config = CheckpointConfig::new(ctx.thread())
         .with_metadata("source", "config")
         .with_metadata("both", "metadata")
@@ -105,7 +105,7 @@ async fn keeps_unknown_keys_and_nesting(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn loses_nul_at_the_top(ctx: Ctx) -> Done {
+async fn drops_nul_in_top_level_texts(ctx: Ctx) -> Done {
     let config = CheckpointConfig::new(ctx.thread()).with_metadata("run_id", "r\0un\0");
     let metadata = CheckpointMetadata::new("lo\0op", 1).with("nul", "\0").with("text", "a\0b\0c");
     let found = stored(&ctx, &config, &metadata).await?;
@@ -115,7 +115,7 @@ async fn loses_nul_at_the_top(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn nul_further_down_is_kept_or_refused(ctx: Ctx) -> Done {
+async fn nested_nul_is_kept_or_rejected(ctx: Ctx) -> Done {
     let inside = [
         CheckpointMetadata::new("loop", 1).with("map", map(&[("k", "a\0b".into())])),
         CheckpointMetadata::new("loop", 1).with("list", Value::Array(vec!["\0".into()])),

@@ -1,4 +1,4 @@
-//! The cases, a file for each group.
+//! The cases, one file per group.
 
 mod cancellation;
 mod close;
@@ -37,9 +37,9 @@ use crate::Case;
 
 pub use store::store_cases;
 
-/// Every case of a saver, in the order in which a report shows them.
+/// Every case of a saver, in the order of the report.
 pub fn saver_cases() -> Vec<Case> {
-    // These are run once more with each cipher.
+    // These are repeated with each cipher.
     let core = [
         put::cases,
         put_writes::cases,
@@ -75,7 +75,7 @@ pub fn saver_cases() -> Vec<Case> {
         model::cases,
     ];
     let core: Vec<_> = core.into_iter().flat_map(|group| group()).collect();
-    // A hundred megabytes through a cipher without optimization take minutes.
+    // Encrypting a hundred megabytes takes minutes in an unoptimized build.
     let sealable: Vec<_> = core.iter().filter(|case| !case.name().contains("megabytes")).cloned().collect();
     let further = further.into_iter().flat_map(|group| group());
     core.iter().cloned().chain(further).chain(encryption::on_ciphers(&sealable)).collect()

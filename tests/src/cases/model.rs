@@ -1,4 +1,4 @@
-//! Random operations, on the in-memory saver as the model and on the saver under test.
+//! Random operations on the saver under test, compared with the in-memory saver.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const IDS: usize = 5;
 const NAMESPACES: [&str; 2] = ["", "child:1|deep"];
 const CHANNELS: [&str; 3] = ["a", "b", "log"];
 
-/// One call. Threads, namespaces, ids, tasks and runs are numbers, so that calls meet.
+/// One call. Threads, namespaces, ids, tasks and runs are small numbers, so that calls collide.
 #[derive(Debug, Clone)]
 enum Operation {
     Put {
@@ -182,7 +182,7 @@ async fn tuples(saver: &Saver, query: ListQuery) -> checkpoint_core::Result<Vec<
     Ok(saver.list_all(query).await?.into_iter().map(canonical).collect())
 }
 
-/// Calls both savers; the kinds of errors are compared too.
+/// Calls both savers; the kinds of errors are compared, too.
 macro_rules! compare {
     ($self:ident, $what:expr, |$saver:ident| $call:expr) => {{
         let real = {
@@ -238,7 +238,7 @@ impl World {
                 let writes = writes.collect::<checkpoint_core::Result<Vec<_>>>()?;
                 let (task, path) =
                     (format!("task {task}"), ["", "~a", "~b"].get(*path).copied().unwrap_or_default());
-                // Whether the path of a replaced write stays differs between databases.
+                // Whether the path of a replaced write is kept differs between databases.
                 let path = if writes.iter().any(|(channel, _)| special::index(channel).is_some()) {
                     ""
                 } else {
@@ -303,7 +303,7 @@ impl World {
         Ok(())
     }
 
-    /// Puts as a graph does: what did not change is carried over from the parent, what did has a new version.
+    /// Puts as a graph does: unchanged values are carried over from the parent, changed ones get a new version.
     async fn put(
         &mut self,
         at: Location,
@@ -312,7 +312,7 @@ impl World {
         run: usize,
     ) -> Done {
         let config = self.config(at);
-        // What happens to the parent when a checkpoint is put again differs between databases, so it stays.
+        // Databases differ in what a repeated put does to the parent id, so it stays the same.
         let stored = self.model.get_tuple(&config).await?;
         let parent = match &stored {
             Some(tuple) => tuple.parent_checkpoint_id().map(Str::from),
@@ -330,8 +330,8 @@ impl World {
             made.channel_versions = base.checkpoint.channel_versions;
         }
         let mut new_versions = BTreeMap::new();
-        // A snapshot of a delta channel stands in one checkpoint. The next one writes to the channel: under the same
-        // version, a backend that keeps values by version would find the snapshot again.
+        // A snapshot of a delta channel belongs to one checkpoint. The next one writes to the channel: under the same
+        // version, a backend that stores values by version would find the snapshot again.
         if made.channel_values.shift_remove("log").is_some() {
             self.version += 1;
             let version = format!("{:032}.{}", self.version, self.tag);
@@ -377,7 +377,7 @@ async fn threads(
     prefix: &Str,
 ) -> checkpoint_core::Result<Vec<ThreadInfo>> {
     let found: Vec<_> = saver.list_threads(query).try_collect().await?;
-    // Behind the threads of this run there may be others.
+    // Other threads may follow those of this run.
     Ok(found.into_iter().filter(|thread| thread.thread_id.starts_with(&**prefix)).collect())
 }
 

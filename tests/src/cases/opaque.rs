@@ -1,4 +1,4 @@
-//! Values of another serializer, which a saver does not look into.
+//! Values of another serializer, which a saver does not decode.
 
 use std::sync::Arc;
 
@@ -21,32 +21,32 @@ use crate::target::{Facility, OpenOptions, Saver};
 const WHOLE: Need = Need::Target(Facility::WholeCheckpoints);
 
 cases!("opaque", [Need::Target(Facility::OpaqueValues)];
-    values_come_back_as_they_were_given [Need::Target(Facility::SeparateValues)],
+    values_are_returned_unchanged [Need::Target(Facility::SeparateValues)],
     scalars_stay_readable [Need::Target(Facility::SeparateValues)],
-    a_checkpoint_that_is_one_value_is_refused [Need::Target(Facility::SeparateValues)],
-    whole_checkpoints_come_back_as_they_were_given [WHOLE],
-    a_whole_checkpoint_has_no_channels_besides [WHOLE],
-    plain_savers_refuse_it,
+    a_checkpoint_that_is_one_value_is_rejected [Need::Target(Facility::SeparateValues)],
+    whole_checkpoints_are_returned_unchanged [WHOLE],
+    a_whole_checkpoint_with_channels_is_rejected [WHOLE],
+    plain_savers_reject_whole_checkpoints,
     pending_writes,
     histories,
-    what_is_encrypted_is_not_encrypted_twice [Need::Target(Facility::Cipher)],
-    nothing_stays_in_the_clear [Need::Target(Facility::Cipher), Need::Target(Facility::Raw)],
-    moved_rows_do_not_open [Need::Target(Facility::Cipher), Need::Target(Facility::MoveRows)],
+    encrypted_values_are_not_encrypted_again [Need::Target(Facility::Cipher)],
+    raw_bytes_contain_no_plaintext [Need::Target(Facility::Cipher), Need::Target(Facility::Raw)],
+    moved_rows_do_not_decrypt [Need::Target(Facility::Cipher), Need::Target(Facility::MoveRows)],
     copies [Need::CopyThread],
     delete_for_runs [Need::DeleteForRuns],
     prune_without_deltas [Need::Prune],
     prune_with_counted_deltas [Need::Prune],
-    prune_knows_a_snapshot_when_it_is_told [Need::Prune],
+    prune_recognizes_declared_snapshots [Need::Prune],
     without_a_reader [WHOLE, Need::Prune, Need::CopyThread, Need::DeleteForRuns],
     a_reader_that_fails [WHOLE, Need::Prune],
     messagepack_needs_no_reader [WHOLE, Need::Prune],
     a_thread_of_plain_and_opaque_savers [Need::Durable],
 );
 
-/// Tags whose promise the bytes do not keep, in the clear and as if encrypted by the serializer.
+/// Tags that do not match the bytes, both plain and as if encrypted by the serializer.
 const TAGS: [&str; 4] = ["msgpack", "own", "msgpack+aes", "own+aes256gcm"];
 
-/// A saver that does not look into values, and the serializer that they come from.
+/// A saver with `opaque_values`, and the serializer of the values.
 struct Handle {
     saver: Saver,
     foreign: Foreign,
@@ -65,7 +65,7 @@ impl Handle {
         Ok(Self { saver: ctx.target().open(options).await?, foreign, is_whole })
     }
 
-    /// One for each tag, and one for each of our ciphers.
+    /// A handle for each tag, and one for each of our ciphers.
     async fn all(ctx: &Ctx) -> checkpoint_core::Result<Vec<Self>> {
         let mut all = Vec::new();
         for tag in TAGS {
@@ -79,7 +79,7 @@ impl Handle {
         Ok(all)
     }
 
-    /// A checkpoint as this saver takes it, and gives it back.
+    /// A checkpoint in the form that this saver accepts and returns.
     fn form(&self, made: &Checkpoint) -> Checkpoint {
         if self.is_whole {
             opaque::checkpoint(made.id.clone(), self.foreign.dumps(made))
@@ -99,7 +99,7 @@ impl Handle {
         self.saver.put_with(config, &self.form(made), metadata, &made.channel_versions, &options).await
     }
 
-    /// A chain of steps with a delta channel `log`: a snapshot in some, else a version alone; two writes on each.
+    /// A chain of steps with a delta channel `log`: some have a snapshot, the others only a version; two writes on each.
     async fn chain(
         &self,
         thread_id: &Str,
@@ -114,7 +114,7 @@ impl Handle {
             made.channel_versions.insert("log".into(), step.into());
             made.channel_versions.insert("trigger".into(), step.into());
             if step == 1 {
-                // It is consumed, and no delta channel.
+                // A consumed trigger, not a delta channel.
                 made.channel_values.insert("trigger".into(), self.foreign.value(0));
             }
             let mut metadata = metadata(step);
@@ -153,7 +153,7 @@ fn ciphers() -> checkpoint_core::Result<[Cipher; 2]> {
     Ok([Cipher::aes(&[1; 32])?, Cipher::aes_gcm("key", &[1; 32])?])
 }
 
-/// Bytes that a saver could take for something that it knows.
+/// Bytes that a saver could mistake for a known format.
 fn odd_values() -> Vec<TypedBytes> {
     let table: [(&'static str, &'static [u8]); 18] = [
         ("own", b"\xff\x00"),
@@ -184,7 +184,7 @@ fn encrypted_values() -> Vec<TypedBytes> {
         .into()
 }
 
-async fn values_come_back_as_they_were_given(ctx: Ctx) -> Done {
+async fn values_are_returned_unchanged(ctx: Ctx) -> Done {
     for (at, handle) in Handle::all(&ctx).await?.into_iter().enumerate() {
         let mut values = odd_values();
         if at < TAGS.len() {
@@ -249,7 +249,7 @@ async fn scalars_stay_readable(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn a_checkpoint_that_is_one_value_is_refused(ctx: Ctx) -> Done {
+async fn a_checkpoint_that_is_one_value_is_rejected(ctx: Ctx) -> Done {
     for handle in Handle::all(&ctx).await? {
         let config = CheckpointConfig::new(ctx.thread());
         let made = opaque::checkpoint(random(), handle.foreign.dumps(&checkpoint(&[])));
@@ -260,7 +260,7 @@ async fn a_checkpoint_that_is_one_value_is_refused(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn whole_checkpoints_come_back_as_they_were_given(ctx: Ctx) -> Done {
+async fn whole_checkpoints_are_returned_unchanged(ctx: Ctx) -> Done {
     for (at, handle) in Handle::all(&ctx).await?.into_iter().enumerate() {
         let mut values = odd_values();
         if at < TAGS.len() {
@@ -277,7 +277,7 @@ async fn whole_checkpoints_come_back_as_they_were_given(ctx: Ctx) -> Done {
         }
         let listed = handle.listed(&thread_id).await?;
         ensure!(listed.iter().map(|tuple| &tuple.checkpoint).eq(&made), "the listing differs");
-        // The same id again.
+        // A second put of the same id.
         let again = opaque::checkpoint(id_of(&config), TypedBytes::new("own", &b"again"[..]));
         put(&handle.saver, &config, &again).await?;
         ensure_eq!(read(&handle.saver, &config).await?.checkpoint, again, "the second put");
@@ -285,7 +285,7 @@ async fn whole_checkpoints_come_back_as_they_were_given(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn a_whole_checkpoint_has_no_channels_besides(ctx: Ctx) -> Done {
+async fn a_whole_checkpoint_with_channels_is_rejected(ctx: Ctx) -> Done {
     for handle in Handle::all(&ctx).await? {
         let config = CheckpointConfig::new(ctx.thread());
         let made = handle.form(&checkpoint(&[])).with_channel("besides", 1, 1);
@@ -299,7 +299,7 @@ async fn a_whole_checkpoint_has_no_channels_besides(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn plain_savers_refuse_it(ctx: Ctx) -> Done {
+async fn plain_savers_reject_whole_checkpoints(ctx: Ctx) -> Done {
     let config = CheckpointConfig::new(ctx.thread());
     for (tag, kind) in [
         ("msgpack", ErrorKind::InvalidArgument),
@@ -320,7 +320,7 @@ async fn pending_writes(ctx: Ctx) -> Done {
         write_at(saver, &stored, "2", "~b", &[("ch", value(1)), ("ch", value(2))]).await?;
         write_at(saver, &stored, "1", "~c", &[("ch", value(3))]).await?;
         write_at(saver, &stored, "3", "~a", &[("__resume__", value(4))]).await?;
-        // The first of these is replaced, the others are not.
+        // The first of these is replaced, the others are kept.
         write_at(saver, &stored, "3", "~a", &[("__resume__", value(5))]).await?;
         write_at(saver, &stored, "1", "~c", &[("ch", value(6)), ("ch", value(7))]).await?;
         let tuple = read(saver, &stored).await?;
@@ -358,7 +358,7 @@ async fn histories(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn what_is_encrypted_is_not_encrypted_twice(ctx: Ctx) -> Done {
+async fn encrypted_values_are_not_encrypted_again(ctx: Ctx) -> Done {
     for cipher in ciphers()? {
         let handle = Handle::open(&ctx, "msgpack+aes", Some(cipher)).await?;
         let config = CheckpointConfig::new(ctx.thread());
@@ -372,7 +372,7 @@ async fn what_is_encrypted_is_not_encrypted_twice(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn nothing_stays_in_the_clear(ctx: Ctx) -> Done {
+async fn raw_bytes_contain_no_plaintext(ctx: Ctx) -> Done {
     let target =
         if ctx.target().offers(Facility::Fresh) { ctx.target().fresh().await? } else { ctx.target().clone() };
     let is_whole = target.offers(Facility::WholeCheckpoints);
@@ -399,12 +399,12 @@ async fn nothing_stays_in_the_clear(ctx: Ctx) -> Done {
         let raw = target.raw().await?;
         let holds = |needle: &[u8]| raw.windows(needle.len()).any(|window| window == needle);
         ensure!(!holds(canary.as_bytes()), "the canary is in the raw bytes");
-        ensure!(holds(stored.thread_id().as_bytes()), "the raw bytes do not even show the thread's id");
+        ensure!(holds(stored.thread_id().as_bytes()), "the raw bytes lack the thread's id");
     }
     Ok(())
 }
 
-async fn moved_rows_do_not_open(ctx: Ctx) -> Done {
+async fn moved_rows_do_not_decrypt(ctx: Ctx) -> Done {
     let [_, gcm] = ciphers()?;
     let handle = Handle::open(&ctx, "own", Some(gcm)).await?;
     let (from, to) = (ctx.thread(), ctx.thread());
@@ -459,7 +459,7 @@ async fn delete_for_runs(ctx: Ctx) -> Done {
     Ok(())
 }
 
-/// Prunes a chain and finds how many checkpoints are left, and the newest as it was.
+/// Prunes a chain, and checks the number of remaining checkpoints and that the newest is unchanged.
 async fn prune(ctx: &Ctx, handle: &Handle, snapshots: &[i64], counted: bool, left: usize) -> Done {
     let thread_id = ctx.thread();
     let stored = handle.chain(&thread_id, 6, snapshots, counted).await?;
@@ -497,7 +497,7 @@ async fn prune_with_counted_deltas(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn prune_knows_a_snapshot_when_it_is_told(ctx: Ctx) -> Done {
+async fn prune_recognizes_declared_snapshots(ctx: Ctx) -> Done {
     for handle in Handle::all(&ctx).await? {
         prune(&ctx, &handle, &[2, 4], false, 3).await?;
     }

@@ -182,7 +182,7 @@ async fn put_changed(
 }
 
 async fn incremental_channel_update(ctx: Ctx) -> Done {
-    // Once with scalars, once with values that a backend may keep in rows of their own.
+    // Once with scalars, once with values that a backend may store in separate rows.
     for wrap in [false, true] {
         let make = |text: &str| if wrap { encode(&map(&[("is", text.into())])) } else { Ok(text.into()) };
         let first = checkpoint(&[("a", make("v1")?), ("b", make("v2")?)]);

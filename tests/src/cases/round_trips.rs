@@ -1,4 +1,4 @@
-//! How many round trips and statements a call takes once its statements are prepared: as many as the backend documents.
+//! The number of round trips and statements per call, once its statements are prepared, as documented by the backend.
 
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelVersions, CheckpointConfig, Cipher, ListQuery, PruneStrategy, SaverExt, Str,
@@ -100,7 +100,7 @@ async fn put_after_the_parent_was_deleted(ctx: Ctx) -> Done {
 async fn put_writes(ctx: Ctx) -> Done {
     let counted = counted(&ctx).await?;
     let stored = store(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
-    // Those of special channels replace what is there.
+    // Writes to special channels replace stored ones.
     for channels in [&["a"][..], &["a", "b", "c"], &["__error__"], &["__interrupt__", "__resume__"]] {
         let mut rounds = rounds(&counted, Call::PutWrites);
         let value = encode(&numbers(&[1]))?;
@@ -132,7 +132,7 @@ async fn get_tuple(ctx: Ctx) -> Done {
     Ok(())
 }
 
-/// Puts checkpoints in a row, many at a time.
+/// Puts a chain of checkpoints, many concurrently.
 async fn put_chain(saver: &Saver, thread_id: &Str, count: usize) -> checkpoint_core::Result<Vec<Str>> {
     let steps: Vec<_> = (0..count).map(|_| at_version(1, &[("step", 1.into())])).collect();
     let ids: Vec<Str> = steps.iter().map(|made| made.id.clone()).collect();
@@ -220,7 +220,7 @@ async fn delta_channel_history(ctx: Ctx) -> Done {
         let config = CheckpointConfig::new(thread_id);
         let mut rounds = rounds(&counted, Call::DeltaChannelHistory { ancestors });
         while rounds.go_on()? {
-            // A channel that no checkpoint has: the walk goes to the root.
+            // A channel that no checkpoint has, so that the walk reaches the root.
             rounds.call(counted.handle.get_delta_channel_history(&config, &["absent"])).await?;
         }
     }

@@ -1,4 +1,4 @@
-//! `setup()`, what happens before it, and opening again.
+//! `setup()`, calls before it, and reopening.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use crate::fixture::{Done, chain, checkpoint, expect_kind, ids, newest_first, pu
 use crate::target::{Facility, OpenOptions};
 
 cases!("setup";
-    twice_keeps_what_is_there,
-    eight_at_once [Need::Target(Facility::Fresh)],
-    calls_before_it_say_so [Need::Target(Facility::Fresh), Need::Durable],
+    a_second_setup_keeps_the_data,
+    eight_concurrent_setups [Need::Target(Facility::Fresh)],
+    calls_before_setup_fail_with_schema [Need::Target(Facility::Fresh), Need::Durable],
     a_second_handle_sees_everything,
     a_reopened_database_has_everything [Need::Target(Facility::Fresh), Need::Durable],
-    names_its_backend,
+    errors_name_the_backend,
 );
 
-async fn twice_keeps_what_is_there(ctx: Ctx) -> Done {
+async fn a_second_setup_keeps_the_data(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let stored = chain(ctx.saver(), &thread_id, "", 3).await?;
     ctx.saver().setup().await?;
@@ -29,7 +29,7 @@ async fn twice_keeps_what_is_there(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn eight_at_once(ctx: Ctx) -> Done {
+async fn eight_concurrent_setups(ctx: Ctx) -> Done {
     for _ in 0..4 {
         let target = ctx.target().fresh().await?;
         let mut calls = Vec::new();
@@ -53,7 +53,7 @@ async fn eight_at_once(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn calls_before_it_say_so(ctx: Ctx) -> Done {
+async fn calls_before_setup_fail_with_schema(ctx: Ctx) -> Done {
     let target = ctx.target().fresh().await?;
     let saver = target.open(OpenOptions::default()).await?;
     let config = CheckpointConfig::new("thread").with_checkpoint_id(random());
@@ -115,7 +115,7 @@ async fn a_reopened_database_has_everything(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn names_its_backend(ctx: Ctx) -> Done {
+async fn errors_name_the_backend(ctx: Ctx) -> Done {
     let name = ctx.saver().backend();
     ensure!(
         !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase()),

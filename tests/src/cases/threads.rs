@@ -7,8 +7,8 @@ use crate::case::Ctx;
 use crate::fixture::{Done, chain, checkpoint, id_of, put, random, write};
 
 cases!("threads";
-    in_one_order_without_gaps,
-    ascending_where_every_order_agrees,
+    a_stable_order_without_gaps,
+    ascending_by_id,
     each_thread_once_with_its_newest,
     after_and_limit,
     deleted_threads_are_gone,
@@ -29,7 +29,7 @@ async fn with_prefix(ctx: &Ctx, suffixes: &[&str]) -> checkpoint_core::Result<(S
     Ok((prefix, stored))
 }
 
-/// The listed threads with a prefix. Every id behind the bare prefix begins with it, or comes after all that do.
+/// The listed threads with a prefix. Every id after the bare prefix begins with it, or follows all that do.
 async fn listed(ctx: &Ctx, prefix: &Str) -> checkpoint_core::Result<Vec<ThreadInfo>> {
     let mut threads = ctx.saver().list_threads(ThreadQuery::all().after(prefix.clone()));
     let mut found = Vec::new();
@@ -42,9 +42,9 @@ async fn listed(ctx: &Ctx, prefix: &Str) -> checkpoint_core::Result<Vec<ThreadIn
     Ok(found)
 }
 
-/// Databases order text by rules of their own. Whatever the order is, it is the same each time, no thread is left out,
-/// and a listing that begins after any of them goes on there.
-async fn in_one_order_without_gaps(ctx: Ctx) -> Done {
+/// Collations differ between databases. With any of them, the order is stable, no thread is omitted, and a listing
+/// that starts after a thread continues there.
+async fn a_stable_order_without_gaps(ctx: Ctx) -> Done {
     let suffixes =
         ["b", "a", "B", "é", "e\u{301}", "10", "9", "a:1", "世", "_", "a ", "a_b", "ab", "\\", "A b"];
     let (prefix, mut stored) = with_prefix(&ctx, &suffixes).await?;
@@ -63,7 +63,7 @@ async fn in_one_order_without_gaps(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn ascending_where_every_order_agrees(ctx: Ctx) -> Done {
+async fn ascending_by_id(ctx: Ctx) -> Done {
     let (prefix, stored) = with_prefix(&ctx, &["c", "a", "b", "10", "11", "09"]).await?;
     ensure_eq!(listed(&ctx, &prefix).await?, stored, "threads");
     Ok(())

@@ -1,4 +1,4 @@
-//! Values of every kind come back equal, as channels and as pending writes.
+//! Values of every kind round-trip, as channels and as pending writes.
 
 use checkpoint_core::{Bytes, ChannelValue, Checkpoint, CheckpointConfig, ErrorKind, TypedBytes, Value};
 
@@ -13,15 +13,15 @@ cases!("values";
     blobs,
     extensions_byte_for_byte,
     delta_snapshots,
-    what_may_be_refused,
-    one_form,
+    values_that_may_be_rejected,
+    values_have_one_canonical_form,
     deep_nesting,
     many_channels,
     empty_checkpoint,
     a_hundred_megabytes,
 );
 
-/// Stores each value as a channel and as a pending write, and compares what comes back.
+/// Stores each value as a channel and as a pending write, reads both, and compares.
 async fn check(ctx: &Ctx, values: &[(&str, ChannelValue)]) -> Done {
     let made = checkpoint(values);
     let stored = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &made).await?;
@@ -66,7 +66,7 @@ async fn floats(ctx: Ctx) -> Done {
         numbers.iter().map(|number| (format!("{number:e}"), ChannelValue::Float(*number))).collect();
     let values: Vec<_> = values.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
     check(&ctx, &values).await?;
-    // JSON turns large whole doubles into integers; by value they are the same.
+    // JSON turns large whole doubles into integers of the same value.
     for number in [1e16, -1e18, 1e300, f64::MAX] {
         let made = checkpoint(&[("n", number.into())]);
         let stored = put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &made).await?;
@@ -126,7 +126,7 @@ async fn extensions_byte_for_byte(ctx: Ctx) -> Done {
         map(&[("k", Value::Ext(99, Bytes::new()))]),
     ]);
     values.push(("inside a list".into(), encode(&inside)?));
-    // Wider forms than need be are kept too.
+    // Encodings that are longer than necessary are kept, too.
     let wide = TypedBytes::msgpack(&b"\xdd\x00\x00\x00\x02\xd3\x00\x00\x00\x00\x00\x00\x00\x01\xd9\x01a"[..]);
     values.push(("wide forms".into(), wide.into()));
     let values: Vec<_> = values.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
@@ -142,7 +142,7 @@ async fn delta_snapshots(ctx: Ctx) -> Done {
     check(&ctx, &values).await
 }
 
-async fn what_may_be_refused(ctx: Ctx) -> Done {
+async fn values_that_may_be_rejected(ctx: Ctx) -> Done {
     let values = [
         ChannelValue::Float(f64::NAN),
         f64::INFINITY.into(),
@@ -166,7 +166,7 @@ async fn what_may_be_refused(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn one_form(ctx: Ctx) -> Done {
+async fn values_have_one_canonical_form(ctx: Ctx) -> Done {
     let blob =
         |value: Value| Ok::<_, crate::Failure>(ChannelValue::Blob(TypedBytes::msgpack(value.to_msgpack()?)));
     let log = snapshot(&list(&[1]))?;
@@ -223,7 +223,7 @@ async fn a_hundred_megabytes(ctx: Ctx) -> Done {
         put(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[("big", bytes(data.clone()))]))
             .await?;
     let ChannelValue::Blob(found) = value(&read(ctx.saver(), &stored).await?, "big")? else {
-        return Err(crate::Failure::new("the value is no blob"));
+        return Err(crate::Failure::new("the value is not a blob"));
     };
     ensure!(found.tag == "bytes" && found.data == data, "the value differs");
     drop(found);

@@ -1,4 +1,4 @@
-//! What pending writes replace, where they stand, and in which order they come back.
+//! Pending writes: replacement, indexes and order.
 
 use checkpoint_core::{BaseCheckpointSaver, ChannelValue, CheckpointConfig, PendingWrite, Str, special};
 
@@ -12,12 +12,12 @@ cases!("writes";
     before_put_are_invisible,
     the_first_write_wins,
     a_call_of_special_channels_replaces,
-    a_mixed_call_leaves_what_is_there,
+    a_mixed_call_keeps_stored_writes,
     special_channels_have_fixed_indexes_and_take_a_position,
-    come_back_by_path_task_and_index,
-    path_and_index_come_back,
+    ordered_by_path_task_and_index,
+    path_and_index_round_trip,
     the_path_of_a_replaced_write,
-    an_empty_call_does_nothing,
+    an_empty_call_is_a_no_op,
     tasks_do_not_share_indexes,
     the_same_channel_twice,
     survive_a_second_put,
@@ -79,7 +79,7 @@ async fn a_call_of_special_channels_replaces(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn a_mixed_call_leaves_what_is_there(ctx: Ctx) -> Done {
+async fn a_mixed_call_keeps_stored_writes(ctx: Ctx) -> Done {
     let config = stored(&ctx).await?;
     write(ctx.saver(), &config, "task", &[(special::RESUME, "first".into())]).await?;
     let mixed = [(special::RESUME, "second".into()), ("x", "new".into()), (special::ERROR, "error".into())];
@@ -114,7 +114,7 @@ async fn special_channels_have_fixed_indexes_and_take_a_position(ctx: Ctx) -> Do
     Ok(())
 }
 
-/// Paths and tasks in the order in which they come back: by code point, not by a language's alphabet.
+/// Paths and tasks in their order: by code point, not by a language's collation.
 const ORDER: [(&str, &str); 9] = [
     ("", "0"),
     ("", "B"),
@@ -127,7 +127,7 @@ const ORDER: [(&str, &str); 9] = [
     ("~__pregel_push, 0000000001, 0000000000", "1"),
 ];
 
-async fn come_back_by_path_task_and_index(ctx: Ctx) -> Done {
+async fn ordered_by_path_task_and_index(ctx: Ctx) -> Done {
     let config = stored(&ctx).await?;
     for at in [4, 0, 8, 2, 6, 1, 7, 3, 5] {
         let (path, task) = prepared(ORDER.get(at))?;
@@ -147,7 +147,7 @@ async fn come_back_by_path_task_and_index(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn path_and_index_come_back(ctx: Ctx) -> Done {
+async fn path_and_index_round_trip(ctx: Ctx) -> Done {
     let config = stored(&ctx).await?;
     let path = "~__pregel_push, 0000000000, 0000000001";
     write_at(ctx.saver(), &config, "task", path, &[("a", 0.into()), ("b", 1.into())]).await?;
@@ -158,7 +158,7 @@ async fn path_and_index_come_back(ctx: Ctx) -> Done {
 }
 
 async fn the_path_of_a_replaced_write(ctx: Ctx) -> Done {
-    // Databases differ in whether the old path stays; the write must have one of the two.
+    // Databases differ in whether the old path is kept; the write must have one of the two.
     let config = stored(&ctx).await?;
     for path in ["~first", "~second"] {
         write_at(ctx.saver(), &config, "task", path, &[(special::RESUME, path.into())]).await?;
@@ -170,14 +170,14 @@ async fn the_path_of_a_replaced_write(ctx: Ctx) -> Done {
     Ok(())
 }
 
-async fn an_empty_call_does_nothing(ctx: Ctx) -> Done {
+async fn an_empty_call_is_a_no_op(ctx: Ctx) -> Done {
     let config = stored(&ctx).await?;
     write(ctx.saver(), &config, "task", &[]).await?;
     ensure_eq!(read(ctx.saver(), &config).await?.pending_writes, [], "writes");
     let unnamed =
         ctx.saver().put_writes(&config.clone().latest(), &[("ch".into(), 1.into())], "task", "").await;
     expect_kind(unnamed, checkpoint_core::ErrorKind::InvalidArgument, "put_writes without a checkpoint id")?;
-    ensure_eq!(read(ctx.saver(), &config).await?.pending_writes, [], "writes after the refused call");
+    ensure_eq!(read(ctx.saver(), &config).await?.pending_writes, [], "writes after the rejected call");
     Ok(())
 }
 
@@ -201,13 +201,13 @@ async fn the_same_channel_twice(ctx: Ctx) -> Done {
     let tuple = read(ctx.saver(), &config).await?;
     let expected = [("task", "log", &1.into()), ("task", "log", &2.into()), ("task", "log", &2.into())];
     ensure_eq!(triples(&tuple.pending_writes), expected, "writes");
-    // Two special ones in one call have one index: the last one stays, as each replaces.
+    // Two special ones in one call have the same index: the last one wins, since each replaces.
     write(ctx.saver(), &config, "other", &[(special::RESUME, 1.into()), (special::RESUME, 2.into())]).await?;
     let tuple = read(ctx.saver(), &config).await?;
     let other: Vec<_> =
         triples(&tuple.pending_writes).into_iter().filter(|(task, ..)| *task == "other").collect();
     ensure_eq!(other, [("other", special::RESUME, &2.into())], "special writes");
-    // In a mixed call none replaces: the first one stays.
+    // In a mixed call none replaces: the first one wins.
     write(
         ctx.saver(),
         &config,

@@ -1,4 +1,4 @@
-//! Certificates of a server that speaks TLS, and of a client that it lets in.
+//! Certificates of a TLS server and of a client.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use rcgen::{
 
 use crate::run::Result;
 
-/// The role that comes in by certificate.
+/// The role that logs in by certificate.
 const CLIENT: &str = "cert_user";
 
-/// Writes `ca.crt`, `server.crt` and `.key`, `client.crt` and `.key`, and `wrong-ca.crt`, which signed none of them.
+/// Writes `ca.crt`, `server.crt` and `.key`, `client.crt` and `.key`, and `wrong-ca.crt`, which has signed none of them.
 pub(super) fn make(folder: &Path) -> Result<()> {
     let (ca, issuer) = authority("checkpoint test")?;
     let (wrong_ca, _) = authority("somebody else")?;
@@ -34,7 +34,7 @@ pub(super) fn make(folder: &Path) -> Result<()> {
         let path = folder.join(name);
         std::fs::write(&path, &text)
             .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
-        // libpq takes no key that others may read.
+        // libpq rejects a key that other users may read.
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;
@@ -64,7 +64,7 @@ fn signed(
     let mut params = CertificateParams::new(hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>())?;
     params.distinguished_name.push(DnType::CommonName, name);
     params.extended_key_usages.push(usage);
-    // Some clients want to know whose signature it is, and some whether it may sign.
+    // Some clients require the authority's key identifier, and some an explicit `CA:FALSE`.
     params.use_authority_key_identifier_extension = true;
     params.is_ca = IsCa::ExplicitNoCa;
     let key = KeyPair::generate()?;

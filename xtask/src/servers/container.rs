@@ -1,4 +1,4 @@
-//! Containers: made, started, found again, removed.
+//! Containers: creates, starts, finds and removes them.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,23 +11,23 @@ use super::image::Images;
 use super::{certificates, certificates_in};
 use crate::run::{Result, succeeds};
 
-/// The label of our containers; its value is the fingerprint of the entry that it was made from.
+/// The label of our containers; its value is the fingerprint of the entry that the container was created from.
 const LABEL: &str = "checkpoint.servers";
 
-/// The network in which one server finds another by its container's name.
+/// The network in which servers find each other by their container names.
 const NETWORK: &str = "checkpoint-servers";
 
-/// How long a server may take until it answers.
-const START: Duration = Duration::from_secs(120);
+/// The timeout for a server to respond after its start.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A container that is there.
+/// An existing container.
 #[derive(Debug)]
 pub(super) struct Container {
     server: &'static Server,
     pub(super) running: bool,
-    /// Whether it is as its entry wants it now.
+    /// Whether it matches its entry.
     current: bool,
-    /// The port of this machine.
+    /// The port on this machine.
     port: u16,
 }
 
@@ -41,16 +41,16 @@ impl Container {
             .stdin(Stdio::null())
             .output()
             .map_err(|error| format!("docker could not be started: {error}"))?;
-        // It has to be ours, and there.
+        // It must exist, and be ours.
         if !inspected.status.success() {
             return Ok(None);
         }
         parse(server, &String::from_utf8_lossy(&inspected.stdout))
             .map(Some)
-            .ok_or_else(|| format!("a container {} is there that is not ours", name(server)).into())
+            .ok_or_else(|| format!("a container {} exists that is not ours", name(server)).into())
     }
 
-    /// What names this server to tests.
+    /// The variables through which tests find this server.
     pub(super) fn variables(&self, folder: &Path) -> Vec<(&'static str, String)> {
         let certificates = self
             .server
@@ -81,7 +81,7 @@ fn name(server: &Server) -> String {
     format!("checkpoint-{}", server.name)
 }
 
-/// Starts servers and waits until all answer.
+/// Starts servers and waits until all respond.
 pub(super) fn up(servers: &[&'static Server], folder: &Path) -> Result<Vec<Container>> {
     let mut found = Vec::new();
     for server in servers {
@@ -107,8 +107,8 @@ pub(super) fn up(servers: &[&'static Server], folder: &Path) -> Result<Vec<Conta
                 }
                 let image = match images.next() {
                     Some(image) if missing(&there) => image,
-                    // Its port is taken by now, but not its image.
-                    _ => Images::default().ensure(&[server], folder)?.pop().ok_or("there is no image")?,
+                    // Its port is taken by now, but its image exists.
+                    _ => Images::default().ensure(&[server], folder)?.pop().ok_or("no image")?,
                 };
                 make(server, &image, folder)?
             }
@@ -128,7 +128,7 @@ fn started(server: &Server) -> bool {
     succeeds(docker(["start", &name(server)]).stdin(Stdio::null()))
 }
 
-/// Makes a container and starts it, on the port that its entry prefers or else on any.
+/// Creates a container and starts it, on the entry's preferred port or else on a free one.
 fn make(server: &'static Server, image: &str, folder: &Path) -> Result<Container> {
     let name = name(server);
     eprintln!("xtask: starting {name} ({image})");
@@ -140,15 +140,15 @@ fn make(server: &'static Server, image: &str, folder: &Path) -> Result<Container
         let preferred = (tries == 0).then_some(server.host_port);
         let port = match server.network {
             Network::Host => server.port,
-            _ => free_port(preferred).map_err(|error| format!("there is no free port: {error}"))?,
+            _ => free_port(preferred).map_err(|error| format!("no free port: {error}"))?,
         };
         let made = create(server, image, port, folder).and_then(|()| output(&mut docker(["start", &name])));
         match made {
             Ok(_) => return Ok(Container { server, running: true, current: true, port }),
-            // Half a container is none.
+            // Removes the incomplete container.
             Err(error) => {
                 succeeds(docker(["rm", "--force", "--volumes", &name]).stdin(Stdio::null()));
-                // Somebody may have taken the port in between.
+                // Another process may have taken the port in the meantime.
                 if tries == 3 {
                     return Err(error);
                 }
@@ -181,12 +181,13 @@ fn create(server: &'static Server, image: &str, port: u16, folder: &Path) -> Res
         .map_err(|error| format!("{} cannot be made: {error}", fresh.display()))?;
     let copied = certificates::make(&fresh)
         .and_then(|()| output(docker(["cp"]).arg(fresh.join(".")).arg(format!("{name}:/certs"))));
-    // The container has them now, and gives them to whoever asks.
-    std::fs::remove_dir_all(&fresh).map_err(|error| format!("{} is in the way: {error}", fresh.display()))?;
+    // The container has a copy, which `copy_certificates` reads.
+    std::fs::remove_dir_all(&fresh)
+        .map_err(|error| format!("{} cannot be removed: {error}", fresh.display()))?;
     copied.map(|_| ())
 }
 
-/// Writes a container's certificates where the tests find them: several folders may share one server.
+/// Copies a container's certificates to the folder of the tests: several worktrees may share one server.
 fn copy_certificates(server: &Server, folder: &Path) -> Result<()> {
     let certificates = certificates_in(folder);
     std::fs::create_dir_all(&certificates)
@@ -195,7 +196,7 @@ fn copy_certificates(server: &Server, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a server answers.
+/// Waits until a server responds.
 fn wait(container: &Container) -> Result<()> {
     let server = container.server;
     let name = name(server);
@@ -205,10 +206,10 @@ fn wait(container: &Container) -> Result<()> {
             return Ok(());
         }
         let running = Container::find(server)?.is_some_and(|container| container.running);
-        if !running || begun.elapsed() > START {
+        if !running || begun.elapsed() > START_TIMEOUT {
             let logs = docker(["logs", "--tail", "10", &name]).stdin(Stdio::null()).output();
             let logs = logs.map(|logs| [logs.stdout, logs.stderr].concat()).unwrap_or_default();
-            let state = if running { "does not answer" } else { "has ended" };
+            let state = if running { "does not respond" } else { "has exited" };
             return Err(format!(
                 "{name} {state}; its log ends:\n{}",
                 tail(&String::from_utf8_lossy(&logs), 10)
@@ -219,8 +220,7 @@ fn wait(container: &Container) -> Result<()> {
     }
 }
 
-/// Removes the containers that tests made in a network of this name, and the network. There are none where there is no
-/// engine.
+/// Removes the containers that tests created in the network with this name, and the network. A no-op without an engine.
 pub(super) fn remove_private(network: &str) {
     let filter = format!("network={network}");
     let found = output(&mut docker(["ps", "--all", "--quiet", "--filter", &filter])).unwrap_or_default();
@@ -231,7 +231,7 @@ pub(super) fn remove_private(network: &str) {
     }
 }
 
-/// Removes our containers and their network; others stay.
+/// Removes our containers and their network; others are kept.
 pub(super) fn remove_all() -> Result<()> {
     let filter = format!("label={LABEL}");
     let containers = output(&mut docker(["ps", "--all", "--quiet", "--filter", &filter]))?;
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_is_current_with_image_and_fingerprint_of_its_entry() {
+    fn a_container_is_current_if_image_and_fingerprint_match() {
         let is_current = |image: &str, fingerprint: &str| {
             parse(&POSTGRES, &format!("true\n{image}\n{fingerprint}\n55432\n")).unwrap().current
         };
@@ -269,7 +269,7 @@ mod tests {
     fn state_and_port_are_read() {
         let container = parse(&PGBOUNCER, "false\nx\ny\n4711\n").unwrap();
         assert_eq!((container.running, container.port), (false, 4711));
-        // Somebody else's: no label, or nothing published.
+        // Not ours: no label, or no published port.
         assert!(parse(&PGBOUNCER, "true\nx\n<no value>\n\n").is_none());
         assert!(parse(&PGBOUNCER, "true\nx\n\n\n").is_none());
     }

@@ -1,4 +1,4 @@
-//! Docker: its client, and its engine, which is installed and started where that is possible.
+//! Docker: its client, and its engine, which is installed and started if possible.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub(super) fn docker<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Comman
     command
 }
 
-/// Runs a program, and gives what it printed; its error is what it said last.
+/// Runs a program and returns its output. The error contains the last lines of its standard error.
 pub(super) fn output(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let action =
@@ -36,16 +36,16 @@ pub(super) fn tail(text: &str, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-/// What stands in the way of containers.
+/// The reason why containers cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Obstacle {
-    /// There is no client.
+    /// The client is not installed.
     Client,
-    /// The client reaches no engine; what it says of that.
+    /// The client cannot reach an engine; its message.
     Engine(String),
 }
 
-/// What can be done about it.
+/// The remedy for an obstacle.
 #[derive(Debug, PartialEq, Eq)]
 enum Remedy {
     Install,
@@ -55,17 +55,17 @@ enum Remedy {
 
 fn remedy(obstacle: &Obstacle, can_install: bool, has_engine: bool, is_remote: bool) -> Remedy {
     match obstacle {
-        Obstacle::Engine(said) if is_remote => Remedy::Tell(format!("DOCKER_HOST does not answer: {said}")),
+        Obstacle::Engine(said) if is_remote => Remedy::Tell(format!("DOCKER_HOST does not respond: {said}")),
         Obstacle::Engine(_) if can_install && has_engine => Remedy::Start,
         _ if can_install => Remedy::Install,
         Obstacle::Client => Remedy::Tell(
             "Docker is not installed. Install it (on Debian: apt-get install docker.io) and start it, or run this as \
-             root on Debian, which does both. Or set the variables of CONTRIBUTING.md to servers of your own"
+            root on Debian, which does both. Or set the variables in CONTRIBUTING.md to your own servers"
                 .into(),
         ),
         Obstacle::Engine(said) => Remedy::Tell(format!(
-            "Docker's engine does not answer: {said}\nStart it, and see that you may use it (on Debian: you are in \
-             the group docker), or run this as root on Debian"
+            "Docker's engine does not respond: {said}\nStart it, and check that you may use it (on Debian: join \
+            the group docker), or run this as root on Debian"
         )),
     }
 }
@@ -78,14 +78,14 @@ fn obstacle() -> Option<Obstacle> {
     }
 }
 
-/// Whether an engine answers as things are.
+/// Whether an engine is running and reachable.
 pub(super) fn answers() -> bool {
     obstacle().is_none()
 }
 
-/// Sees to it that an engine answers.
+/// Ensures that an engine is running.
 pub(super) fn ensure(folder: &Path) -> Result<()> {
-    // Install, then start: more often nothing new can be done.
+    // Install, then start: there are no further remedies.
     for _ in 0..3 {
         let Some(obstacle) = obstacle() else { return Ok(()) };
         let has_engine = succeeds(Command::new("dockerd").arg("--version"));
@@ -96,18 +96,18 @@ pub(super) fn ensure(folder: &Path) -> Result<()> {
             Remedy::Install => {
                 apt::install(&["docker.io"])?;
                 if !succeeds(docker(["--version"]).stdin(Stdio::null())) {
-                    // Newer releases have the client in a package of its own.
+                    // Newer releases have the client in a separate package.
                     apt::install(&["docker-cli"])?;
                 }
-                // The package has it started where there is somebody to start it.
+                // With an init system, the package has already started it.
                 wait(Duration::from_secs(3), answers, None)?;
             }
         }
     }
-    Err("Docker was installed and started, and does not answer".into())
+    Err("Docker was installed and started, but does not respond".into())
 }
 
-/// Starts the engine in a session of its own, so that it outlives us.
+/// Starts the engine in its own session, so that it outlives this process.
 fn start(folder: &Path) -> Result<()> {
     let log = folder.join("dockerd.log");
     eprintln!("xtask: starting Docker's engine; its log is {}", log.display());
@@ -129,7 +129,7 @@ fn start(folder: &Path) -> Result<()> {
         .into())
 }
 
-/// Waits until something holds, but not on a program that has ended.
+/// Waits until a condition holds or the program has ended.
 fn wait(limit: Duration, holds: impl Fn() -> bool, mut program: Option<&mut Child>) -> Result<bool> {
     let begun = Instant::now();
     loop {
@@ -138,7 +138,7 @@ fn wait(limit: Duration, holds: impl Fn() -> bool, mut program: Option<&mut Chil
         }
         let ended = match &mut program {
             Some(program) => {
-                program.try_wait().map_err(|error| format!("dockerd is out of sight: {error}"))?.is_some()
+                program.try_wait().map_err(|error| format!("cannot wait for dockerd: {error}"))?.is_some()
             }
             None => false,
         };
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_what_to_do() {
+    fn other_users_get_instructions() {
         let told = |obstacle: Obstacle, can_install, is_remote| match remedy(
             &obstacle,
             can_install,
@@ -177,12 +177,12 @@ mod tests {
         };
         assert!(told(Obstacle::Client, false, false).contains("apt-get install docker.io"));
         assert!(told(engine(), false, false).contains("permission denied"));
-        // An engine elsewhere is not ours to start.
+        // A remote engine is never started.
         assert!(told(engine(), true, true).contains("DOCKER_HOST"));
     }
 
     #[test]
-    fn the_end_of_a_text() {
+    fn tail_returns_the_last_lines() {
         assert_eq!(tail("a\nb\nc\n", 2), "b\nc");
         assert_eq!(tail("a", 2), "a");
         assert_eq!(tail("", 2), "");

@@ -1,4 +1,4 @@
-//! Images: the official one where a registry answers, else one that is built from Debian's packages.
+//! Images: the official one if a registry is reachable, otherwise one that is built from Debian's packages.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,21 +13,21 @@ use super::docker::{docker, output, tail};
 use crate::apt;
 use crate::run::{Result, succeeds};
 
-/// How long a registry may take to say that it knows an image. A machine without one mostly says so at once.
-const PROBE: Duration = Duration::from_secs(20);
+/// The timeout for the first response of a registry. Without a registry, the pull usually fails immediately.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long one layer of an image may take after another.
-const PULL: Duration = Duration::from_secs(900);
+/// The timeout between two layers of an image.
+const LAYER_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Where images come from.
+/// The source of images.
 #[derive(Debug, Default)]
 pub(super) struct Images {
-    /// Set when a registry did not answer, so that it is not asked again.
+    /// Set when no registry was reachable, so that pulling is not tried again.
     no_registry: Mutex<bool>,
 }
 
 impl Images {
-    /// Sees to it that each server has an image, and gives their names in the same order.
+    /// Ensures that each server has an image, and returns their names in the same order.
     pub(super) fn ensure(&self, servers: &[&'static Server], folder: &Path) -> Result<Vec<String>> {
         let mut found = Vec::new();
         let mut suites = Vec::new();
@@ -60,7 +60,7 @@ impl Images {
         Ok(found)
     }
 
-    /// Pulls an image; false when there is no registry that gives it.
+    /// Pulls an image; returns false if no registry has it.
     fn pull(&self, image: &str) -> bool {
         let mut no_registry = self.no_registry.lock().unwrap_or_else(PoisonError::into_inner);
         if *no_registry {
@@ -70,7 +70,9 @@ impl Images {
         match pull(image) {
             Ok(()) => true,
             Err(said) => {
-                eprintln!("xtask: {image} cannot be pulled ({said}); Debian's packages take its place");
+                eprintln!(
+                    "xtask: {image} cannot be pulled ({said}); building it from Debian's packages instead"
+                );
                 *no_registry = true;
                 false
             }
@@ -91,7 +93,7 @@ impl Images {
                 build.args(["--build-arg", proxy]);
             }
         }
-        // The newer builder is a plug-in that not every client has.
+        // BuildKit is a plug-in that not every client has.
         output(build.arg(&context.0).env("DOCKER_BUILDKIT", "0"))?;
         Ok(())
     }
@@ -111,7 +113,7 @@ impl Images {
     }
 }
 
-/// The image of a server that is here already.
+/// The local image of a server, if there is one.
 fn local(server: &Server) -> Option<String> {
     server.official.map(str::to_owned).into_iter().chain([server.stand_in()]).find(|image| exists(image))
 }
@@ -120,12 +122,12 @@ fn exists(image: &str) -> bool {
     succeeds(docker(["image", "inspect", image]).stdin(Stdio::null()))
 }
 
-/// Pulls an image. What it prints first is that the registry knows it.
+/// Pulls an image. Its first output means that the registry has the image.
 fn pull(image: &str) -> Result<(), String> {
-    follow(&mut docker(["pull", image]), PROBE, PULL)
+    follow(&mut docker(["pull", image]), RESPONSE_TIMEOUT, LAYER_TIMEOUT)
 }
 
-/// Runs a program that has to print something within a time, and then again and again within another.
+/// Runs a program that must print something within `first`, and then at least every `next`.
 fn follow(program: &mut Command, first: Duration, next: Duration) -> Result<(), String> {
     let mut client = program
         .stdin(Stdio::null())
@@ -152,9 +154,9 @@ fn follow(program: &mut Command, first: Duration, next: Duration) -> Result<(), 
             }
         };
         if late {
-            // It may have ended by itself.
+            // It may already have ended.
             let _ = client.kill();
-            return "no answer in time".into();
+            return "no response in time".into();
         }
         said.and_then(|said| said.join().ok()).unwrap_or_default()
     });
@@ -162,19 +164,19 @@ fn follow(program: &mut Command, first: Duration, next: Duration) -> Result<(), 
     if status.success() { Ok(()) } else { Err(tail(&said, 1)) }
 }
 
-/// Makes the image of a bare release from its packages.
+/// Builds the image of a bare release from its packages.
 fn bootstrap(suite: &str, image: &str, folder: &Path) -> Result<()> {
     if !succeeds(Command::new("debootstrap").arg("--version")) {
         if !apt::is_usable() {
             return Err(
-                "no registry gives the images, and only root on Debian can build them (by debootstrap)"
+                "no registry has the images, and only root on Debian can build them (with debootstrap)"
                     .into(),
             );
         }
-        // The newest keys too: an older system does not know those of a newer release.
+        // Includes the newest keys: an older system lacks those of a newer release.
         apt::install(&["debootstrap", "debian-archive-keyring"])?;
     }
-    eprintln!("xtask: making {image}");
+    eprintln!("xtask: building {image}");
     let root = Folder::new(folder.join(format!("debian-{suite}")))?;
     let mut command = Command::new("debootstrap");
     let mirror = apt::mirror();
@@ -182,7 +184,7 @@ fn bootstrap(suite: &str, image: &str, folder: &Path) -> Result<()> {
         command.arg("--include=ca-certificates");
     }
     command.args(["--variant=minbase", suite]).arg(&root.0).args(mirror);
-    // What goes wrong it says on standard output.
+    // debootstrap prints errors to standard output.
     let made = command.stdin(Stdio::null()).output().map_err(|error| format!("debootstrap: {error}"))?;
     if !made.status.success() {
         let said = [made.stdout, made.stderr].concat();
@@ -207,14 +209,14 @@ fn bootstrap(suite: &str, image: &str, folder: &Path) -> Result<()> {
         .into())
 }
 
-/// A folder that is empty when we get it and gone when we are done.
+/// A temporary folder: empty at first, removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new(path: PathBuf) -> Result<Self> {
         if path.exists() {
             std::fs::remove_dir_all(&path)
-                .map_err(|error| format!("{} is in the way: {error}", path.display()))?;
+                .map_err(|error| format!("{} cannot be removed: {error}", path.display()))?;
         }
         std::fs::create_dir_all(&path)
             .map_err(|error| format!("{} cannot be made: {error}", path.display()))?;
@@ -224,7 +226,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What stays is cleared away by the next run.
+        // If this fails, the next run removes it.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -243,13 +245,13 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_that_says_nothing_is_left() {
+    fn a_silent_registry_times_out() {
         let end = followed("exec sleep 600", Duration::from_millis(1)).unwrap_err();
         assert!(end.contains("no answer"), "{end}");
     }
 
     #[test]
-    fn what_a_registry_says_counts() {
+    fn the_programs_last_line_is_the_error() {
         let patient = Duration::from_secs(600);
         followed("echo Pulling", patient).unwrap();
         assert_eq!(
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_begins_empty_and_goes() {
+    fn a_folder_is_empty_at_first_and_removed_when_dropped() {
         let path = std::env::temp_dir().join(format!("checkpoint-xtask-{}", std::process::id()));
         let folder = Folder::new(path.clone()).unwrap();
         write(&path.join("left"), "over").unwrap();

@@ -1,4 +1,4 @@
-//! `cargo xtask servers`: the servers of the tests, in containers that stay.
+//! `cargo xtask servers`: the servers of the tests, in containers that keep running.
 
 mod certificates;
 mod container;
@@ -15,7 +15,7 @@ use self::container::Container;
 use crate::run::Result;
 use crate::target;
 
-/// What can be done with the servers.
+/// The subcommands of `servers`.
 #[derive(Subcommand)]
 pub(crate) enum Chore {
     /// Starts servers in containers and waits until they are ready. Running servers are not changed.
@@ -40,11 +40,11 @@ fn names() -> String {
     ALL.iter().map(|server| server.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Does it.
+/// Runs a subcommand.
 pub(crate) fn run(chore: Chore) -> Result<()> {
     match chore {
         Chore::Up { servers } => {
-            // Those of benchmarks are started by the benchmarks.
+            // The benchmark servers are started by the benchmarks.
             let of_tests =
                 || ALL.iter().copied().filter(|server| server.network == Network::Published).collect();
             let servers = if servers.is_empty() { of_tests() } else { servers };
@@ -55,13 +55,13 @@ pub(crate) fn run(chore: Chore) -> Result<()> {
         }
         Chore::Down => {
             if !docker::answers() {
-                return Err("Docker's engine does not answer, so nothing runs in it".into());
+                return Err("Docker's engine does not respond, so no container is running".into());
             }
             container::remove_all()
         }
         Chore::Urls => {
             if !docker::answers() {
-                return Err("Docker's engine does not answer; cargo xtask servers up starts it".into());
+                return Err("Docker's engine does not respond; cargo xtask servers up starts it".into());
             }
             let mut variables = Vec::new();
             for server in ALL {
@@ -70,7 +70,7 @@ pub(crate) fn run(chore: Chore) -> Result<()> {
                 }
             }
             if variables.is_empty() {
-                return Err("no server runs; cargo xtask servers up starts them".into());
+                return Err("no server is running; cargo xtask servers up starts them".into());
             }
             for (variable, value) in variables {
                 println!("{variable}={}", quoted(&value));
@@ -80,10 +80,10 @@ pub(crate) fn run(chore: Chore) -> Result<()> {
     }
 }
 
-/// Starts servers, those that they stand before too, and gives the variables that name them.
+/// Starts servers and their upstreams, and returns their variables.
 pub(crate) fn up(servers: &[&'static Server]) -> Result<Vec<(&'static str, String)>> {
     let folder = folder()?;
-    // Two of us would fall over each other's containers.
+    // Concurrent runs would interfere with each other's containers.
     let lock = folder.join("lock");
     let lock = File::create(&lock).map_err(|error| format!("{} cannot be made: {error}", lock.display()))?;
     lock.lock().map_err(|error| format!("the servers cannot be locked: {error}"))?;
@@ -96,12 +96,12 @@ pub(crate) fn up(servers: &[&'static Server]) -> Result<Vec<(&'static str, Strin
     Ok(variables)
 }
 
-/// Removes the containers that a test binary started for itself, and did not live to remove.
+/// Removes the private containers of a test binary that was ended before it could remove them.
 pub(crate) fn remove_private_of(process: u32) {
     container::remove_private(&format!("checkpoint-test-{process}"));
 }
 
-/// The servers and those that they need, in the order of the list.
+/// The servers and their upstreams, in the order of the list.
 fn wanted(servers: &[&'static Server]) -> Vec<&'static Server> {
     let named = |name: &str| {
         servers
@@ -111,7 +111,7 @@ fn wanted(servers: &[&'static Server]) -> Vec<&'static Server> {
     ALL.iter().copied().filter(|server| named(server.name)).collect()
 }
 
-/// Where logs, certificates and what is being built lie.
+/// The folder for logs, certificates and builds.
 fn folder() -> Result<PathBuf> {
     let folder = target().join("servers");
     std::fs::create_dir_all(&folder)
@@ -124,7 +124,7 @@ fn certificates_in(folder: &Path) -> PathBuf {
     folder.join("certs")
 }
 
-/// A value as a shell reads it.
+/// A value, quoted for a shell.
 fn quoted(value: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/:@._-".contains(c);
     if value.chars().all(is_plain) { value.to_owned() } else { format!("'{}'", value.replace('\'', r"'\''")) }
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_brings_the_one_it_stands_before() {
+    fn a_proxy_includes_its_upstream() {
         let names =
             |name| wanted(&[find(name).unwrap()]).iter().map(|server| server.name).collect::<Vec<_>>();
         assert_eq!(names("pgbouncer"), ["postgres", "pgbouncer"]);
@@ -144,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_answered_with_those_that_there_are() {
+    fn an_unknown_name_fails_with_the_known_names() {
         assert!(server("mysql").unwrap_err().contains("postgres-15"));
     }
 
     #[test]
-    fn values_for_a_shell() {
+    fn values_are_quoted_for_a_shell() {
         assert_eq!(quoted("postgres://a:b@127.0.0.1:1/c"), "postgres://a:b@127.0.0.1:1/c");
         assert_eq!(quoted("/my folder/it's"), r"'/my folder/it'\''s'");
     }

@@ -1,4 +1,4 @@
-//! A store that joins the calls of concurrent tasks.
+//! A store that joins the calls of concurrent tasks into batches.
 
 #[cfg(test)]
 mod tests;
@@ -20,22 +20,22 @@ use crate::{Error, ErrorKind, Result, ResultExt};
 /// Joins the calls of concurrent tasks into batches of the inner store. Clones join with each other.
 ///
 /// A batch of one operation, such as every call of [`StoreExt`](super::StoreExt), waits for the joint batch that is
-/// running, if there is one, and then runs together with all that came in the meantime. So a hundred tasks that each read
-/// an item cost a database two batches, not a hundred, while a single task never waits. A batch of several operations is
-/// passed on unchanged.
+/// running, if there is one, and then runs together with all calls that arrived in the meantime. A hundred tasks that
+/// each read an item cost the database two batches instead of a hundred, and a single task never waits. A batch of
+/// several operations is passed on unchanged.
 ///
 /// * Identical reads are run once, and each caller gets the result.
-/// * Reads see the store as it was before the puts of their joint batch; of several puts to one key the last one
-///   counts. To see what it has put, a task awaits the put before it reads, as with any store.
-/// * A joint batch has at most 256 operations, and about 4 MiB of values to put. Further calls wait for the next.
-/// * Operations that are embedded (queries, and puts in a store with an index) are joined apart from the others, so that no
-///   read by key waits for a model, or fails with it.
-/// * Every operation is checked before it joins. If a joint batch fails nevertheless, it is run again in halves, so that
-///   only the calls whose own operations are at fault fail. An error that does not come from single operations goes to
-///   all of the batch's callers: `InvalidConfig`, `Schema`, `Unavailable`, `Timeout` and `Conflict`.
+/// * Reads see the store as it was before the puts of their joint batch; of several puts to one key the last one wins.
+///   To read its own put, a task awaits the put first, as with any store.
+/// * A joint batch has at most 256 operations, and about 4 MiB of values to put. Further calls wait for the next batch.
+/// * Operations that need embeddings (queries, and puts in a store with an index) are batched separately, so that no
+///   read by key waits for a model or fails because of it.
+/// * Every operation is validated before it joins. If a joint batch fails nevertheless, it is retried in halves, so
+///   that only the calls whose own operations are at fault fail. Errors that single operations do not cause are
+///   returned to all callers of the batch: `InvalidConfig`, `Schema`, `Unavailable`, `Timeout` and `Conflict`.
 ///
-/// It needs no runtime and starts no task: every caller drives the joint batch, so that none depends on another one being
-/// polled. A caller that is dropped cancels only its own operation, if that has not begun.
+/// It needs no runtime and spawns no task: every caller polls the joint batch, so that no caller depends on another one
+/// being polled. A caller that is dropped cancels only its own operation, unless that has started.
 ///
 /// ```
 /// use checkpoint_core::InMemoryStore;
@@ -67,21 +67,21 @@ struct Lane<S> {
     state: Mutex<State>,
     /// Held while a caller polls the runner.
     ///
-    /// [`Shared`] alone is not enough: a caller that finds another one polling returns `Pending` at once. If the runner is
-    /// woken in that moment, only the caller that was polling can poll again, and it may be dropped or never be polled.
+    /// [`Shared`] alone is not enough: a caller that finds another one polling returns `Pending` immediately. If the
+    /// runner is woken at that moment, only the polling caller can poll again, and it may be dropped or never be polled.
     turn: Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
     queue: VecDeque<Entry>,
-    /// Completes when the queue is empty. The calls own it: it is dropped with the last of them.
+    /// Completes when the queue is empty. Owned by the calls: it is dropped with the last of them.
     runner: Option<WeakShared<Runner>>,
 }
 
 type Runner = BoxFuture<'static, ()>;
 
-/// Where a caller gets its result. It is cancelled when the caller is dropped.
+/// Sends a caller its result. It is cancelled when the caller is dropped.
 type Caller = oneshot::Sender<Result<OpResult>>;
 
 struct Entry {
@@ -89,17 +89,17 @@ struct Entry {
     caller: Caller,
 }
 
-/// An operation, and all callers that want its result.
+/// An operation, and all callers that wait for its result.
 struct Joint {
     op: Op,
     callers: Vec<Caller>,
 }
 
-/// The most operations of a joint batch.
-const MOST_OPS: usize = 256;
+/// The maximum number of operations in a joint batch.
+const MAX_OPS: usize = 256;
 
-/// A joint batch whose values have this many bytes is full.
-const MOST_BYTES: usize = 4 << 20;
+/// A joint batch with values of this many bytes is full.
+const MAX_BYTES: usize = 4 << 20;
 
 impl<S: BaseStore> BatchedStore<S> {
     /// Joins the calls on this store.
@@ -131,7 +131,7 @@ impl<S: BaseStore> Lane<S> {
         let (caller, result) = oneshot::channel();
         let mut runner = self.enqueue(Entry { op, caller });
         let driven = async {
-            // Calls that are made at the same time, by other tasks or by this one, find the batch still open.
+            // Concurrent calls, by other tasks or by this one, can still join the batch.
             pause().await;
             poll_fn(|task| {
                 let _turn = lock(&self.turn);
@@ -151,7 +151,7 @@ impl<S: BaseStore> Lane<S> {
     fn enqueue(self: &Arc<Self>, entry: Entry) -> Shared<Runner> {
         let mut state = lock(&self.state);
         state.queue.push_back(entry);
-        // A runner that is still there has not seen an empty queue, and will not before it has run this call.
+        // A runner that still exists has not seen an empty queue, and will run this call before it does.
         if let Some(runner) = state.runner.as_ref().and_then(WeakShared::upgrade) {
             return runner;
         }
@@ -161,19 +161,19 @@ impl<S: BaseStore> Lane<S> {
     }
 
     fn runner(self: &Arc<Self>) -> Shared<Runner> {
-        // Made here, so that it is dropped with a runner that was never polled, too.
+        // Created outside the future, so that it is dropped even with a runner that was never polled.
         let lane = Purge(Arc::clone(self));
         let run = async move {
             while let Some(batch) = lane.0.next() {
                 run(&*lane.0.store, batch).await;
-                // Callers that were answered can make their next calls.
+                // Callers that got their results can make their next calls.
                 pause().await;
             }
         };
         run.boxed().shared()
     }
 
-    /// Takes the next batch out of the queue. The runner ends if there is none.
+    /// Takes the next batch from the queue. The runner ends if there is none.
     fn next(&self) -> Option<Vec<Joint>> {
         let mut batch = Batch::default();
         let mut state = lock(&self.state);
@@ -201,12 +201,12 @@ impl<S> Drop for Purge<S> {
     }
 }
 
-// Nothing panics while it holds one of these locks, but for the polls under `turn`, which protects no data.
+// Only polls under `turn` can panic while a lock is held, and `turn` protects no data.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns to the executor once.
+/// Yields to the executor once.
 async fn pause() {
     let mut has_paused = false;
     poll_fn(|task| {
@@ -230,7 +230,7 @@ struct Batch {
 
 impl Batch {
     fn has_room(&self) -> bool {
-        self.reads.len() + self.puts.len() < MOST_OPS && self.bytes < MOST_BYTES
+        self.reads.len() + self.puts.len() < MAX_OPS && self.bytes < MAX_BYTES
     }
 
     fn add(&mut self, op: Op, caller: Caller) {
@@ -238,12 +238,12 @@ impl Batch {
         let earlier = match &op {
             Op::Put(put) => {
                 self.bytes += put.value.as_ref().map_or(0, |value| value.as_str().len());
-                // Not joined by key: in the inner store the last one counts, and each may fail on its own.
+                // Not joined by key: in the inner store the last one wins, and each may fail on its own.
                 self.puts.push(Joint { op, callers: vec![caller] });
                 return;
             }
             Op::Get(get) => *self.gets.entry(get.clone()).or_insert(next),
-            // These are rare, and comparing them is cheap.
+            // Rare, and cheap to compare.
             Op::Search(search) => self.position(|op| matches!(op, Op::Search(earlier) if earlier == search)),
             Op::ListNamespaces(list) => {
                 self.position(|op| matches!(op, Op::ListNamespaces(earlier) if earlier == list))
@@ -259,14 +259,14 @@ impl Batch {
         self.reads.iter().position(|joint| is_same(&joint.op)).unwrap_or(self.reads.len())
     }
 
-    /// The reads before the puts, so that they do not see them if the batch is divided.
+    /// Reads before puts, so that reads do not see the puts if the batch is split.
     fn into_ops(mut self) -> Vec<Joint> {
         self.reads.append(&mut self.puts);
         self.reads
     }
 }
 
-/// Runs a batch, and if an operation of it is at fault, its halves.
+/// Runs a batch. If one of its operations may be at fault, runs the halves.
 async fn run<S: BaseStore>(store: &S, batch: Vec<Joint>) {
     let mut parts = vec![batch];
     while let Some(mut part) = parts.pop() {
@@ -293,14 +293,14 @@ async fn attempt<S: BaseStore>(store: &S, ops: Vec<Op>) -> Result<Vec<OpResult>>
     let results = AssertUnwindSafe(async { store.batch(ops).await }).catch_unwind().await;
     let wrong = match results {
         Ok(Ok(results)) if results.len() == count => return Ok(results),
-        Ok(Ok(_)) => "the store answered with another number of results than there were operations",
+        Ok(Ok(_)) => "the store returned a different number of results than operations",
         Ok(Err(error)) => return Err(error),
         Err(_) => "the store panicked",
     };
     Err(Error::new(ErrorKind::Backend, wrong).at(store.backend(), "batch"))
 }
 
-/// Whether a single operation may be the cause of an error. Errors of the database or the embeddings concern all.
+/// Whether a single operation may have caused an error. Errors of the database or the embeddings affect all operations.
 fn is_of_one(error: &Error) -> bool {
     use ErrorKind::{Conflict, InvalidConfig, Schema, Timeout, Unavailable};
     !error.is_retryable() && ![InvalidConfig, Schema, Unavailable, Timeout, Conflict].contains(&error.kind())
@@ -308,7 +308,7 @@ fn is_of_one(error: &Error) -> bool {
 
 fn fail(part: Vec<Joint>, error: Error) {
     let mut callers: Vec<_> = part.into_iter().flat_map(|joint| joint.callers).collect();
-    // Sending fails if the caller was dropped meanwhile, which needs no answer.
+    // Sending fails if the caller was dropped meanwhile; it needs no result.
     if callers.len() == 1 {
         let _ = callers.remove(0).send(Err(error));
         return;
@@ -358,10 +358,10 @@ impl<S: BaseStore> BaseStore for BatchedStore<S> {
         self.store.setup().await
     }
 
-    /// Runs a batch as [`BaseStore::batch`] does, joined with those of others if it has one operation.
+    /// Runs a batch as [`BaseStore::batch`] does, joined with concurrent calls if it has one operation.
     ///
     /// # Cancellation
-    /// A dropped batch has stored all of its puts or none, or they are stored later: a joint batch that has begun
+    /// A dropped batch has stored all of its puts or none, or they are stored later: a joint batch that has started
     /// continues for its other callers.
     async fn batch(&self, mut ops: Vec<Op>) -> Result<Vec<OpResult>> {
         match (ops.pop(), ops.is_empty()) {

@@ -12,7 +12,7 @@ use super::*;
 use crate::InMemoryStore;
 use crate::store::{IndexConfig, Item, JsonObject, NgramEmbeddings, PutOp, SearchOp, StoreExt};
 
-/// A store that writes down each batch, lets one pass for each permit, and fails as told.
+/// A store that records each batch, runs one batch per permit, and fails as configured.
 #[derive(Debug, Clone)]
 struct Probe {
     store: InMemoryStore,
@@ -85,7 +85,7 @@ impl BaseStore for Probe {
     }
 }
 
-/// Lets every task that can run do so.
+/// Lets every runnable task run.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -112,7 +112,7 @@ fn read<'a>(store: &'a BatchedStore<Probe>, key: &'a str) -> BoxFuture<'a, Resul
 }
 
 #[tokio::test]
-async fn calls_of_one_moment_are_one_batch() {
+async fn concurrent_calls_are_one_batch() {
     let probe = Probe::new();
     put(&probe, "a", 1).await.unwrap();
     let store = probe.batched();
@@ -134,7 +134,7 @@ async fn calls_of_one_moment_are_one_batch() {
 }
 
 #[tokio::test]
-async fn what_comes_while_a_batch_runs_is_the_next_one() {
+async fn calls_during_a_batch_form_the_next_batch() {
     let probe = Probe::closed();
     let store = probe.batched();
     let task = |number: usize| {
@@ -156,7 +156,7 @@ async fn what_comes_while_a_batch_runs_is_the_next_one() {
 }
 
 #[tokio::test]
-async fn reads_come_before_puts_and_the_last_put_counts() {
+async fn reads_run_before_puts_and_the_last_put_wins() {
     let probe = Probe::new();
     let store = probe.batched();
     let (first, read, second) = tokio::join!(put(&store, "k", 1), get(&store, "k"), put(&store, "k", 2));
@@ -171,7 +171,7 @@ async fn reads_come_before_puts_and_the_last_put_counts() {
 }
 
 #[tokio::test]
-async fn who_drove_the_batch_may_leave() {
+async fn the_caller_that_polled_the_batch_may_be_dropped() {
     for is_dropped in [true, false] {
         let probe = Probe::closed();
         let store = probe.batched();
@@ -182,7 +182,7 @@ async fn who_drove_the_batch_may_leave() {
         }
         let queued = read(&store, "c");
         assert_eq!(probe.seen(), [["a", "b"]]);
-        // Else it is alive, and nobody polls it any more.
+        // Otherwise it is alive, and no caller polls it any more.
         let driver = (!is_dropped).then_some(driver);
         probe.gate.add_permits(2);
         assert!(tokio::spawn(settle()).await.is_ok());
@@ -196,7 +196,7 @@ async fn who_drove_the_batch_may_leave() {
 }
 
 #[tokio::test]
-async fn what_is_dropped_before_it_begins_is_not_run() {
+async fn operations_dropped_before_their_batch_starts_are_not_run() {
     let probe = Probe::closed();
     let store = probe.batched();
     let first = tokio::spawn({
@@ -216,7 +216,7 @@ async fn what_is_dropped_before_it_begins_is_not_run() {
 }
 
 #[tokio::test]
-async fn a_batch_that_all_have_left_is_dropped_and_the_next_call_runs() {
+async fn a_batch_without_callers_is_dropped_and_the_next_call_runs() {
     let probe = Probe::closed();
     let store = probe.batched();
     for round in 1..=3 {
@@ -231,7 +231,7 @@ async fn a_batch_that_all_have_left_is_dropped_and_the_next_call_runs() {
         assert_eq!(probe.sizes(), vec![2; round]);
         drop(calls);
         drop(late);
-        assert!(lock(&store.plain.state).queue.is_empty(), "nothing is kept for nobody");
+        assert!(lock(&store.plain.state).queue.is_empty(), "no entries of dropped callers remain");
     }
     probe.gate.add_permits(1);
     assert!(get(&store, "c").await.is_none());
@@ -239,7 +239,7 @@ async fn a_batch_that_all_have_left_is_dropped_and_the_next_call_runs() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_before_anyone_drives_leaves_nothing() {
+async fn a_call_dropped_before_any_poll_leaves_no_entry() {
     let probe = Probe::new();
     let store = probe.batched();
     let mut dropped = read(&store, "a");
@@ -255,7 +255,7 @@ async fn a_call_that_is_dropped_before_anyone_drives_leaves_nothing() {
 #[derive(Debug, Clone, Default)]
 struct Woken {
     store: InMemoryStore,
-    /// At first no poll makes progress.
+    /// Before this stage no poll makes progress.
     stage: Arc<AtomicUsize>,
 }
 
@@ -296,7 +296,7 @@ impl BaseStore for Woken {
                 while self.stage() == Self::WOKEN {
                     std::thread::yield_now();
                 }
-                // Time for the other poll to end where it does not wait for this one.
+                // Time for the other poll to end if it does not wait for this one.
                 std::thread::sleep(Duration::from_millis(20));
                 Poll::Pending
             }
@@ -341,7 +341,7 @@ fn a_wake_up_while_another_caller_polls_is_not_lost() {
         woke.recv().unwrap();
         woken.enter(Woken::POLLED);
         while other.as_mut().poll(&mut task).is_pending() {
-            // No caller is left that could be woken in its place.
+            // No other caller is left that could be woken instead.
             assert!(woke.recv_timeout(Duration::from_secs(20)).is_ok(), "the wake-up was lost");
         }
         assert!(leaving.join().unwrap());
@@ -349,7 +349,7 @@ fn a_wake_up_while_another_caller_polls_is_not_lost() {
 }
 
 #[tokio::test]
-async fn one_bad_operation_fails_its_callers_only() {
+async fn a_bad_operation_fails_only_its_own_callers() {
     fn fault(op: &Op) -> Option<Error> {
         assert_ne!(key(op), "panics", "the store panics");
         key(op).starts_with("bad").then(|| Error::invalid_argument("bad").with("key", key(op)))
@@ -374,7 +374,7 @@ async fn one_bad_operation_fails_its_callers_only() {
     assert_eq!(probe.sizes()[0], 40);
     assert_eq!(probe.store.search(["n"]).limit(100).await.unwrap().len(), 37);
 
-    // Reads still come before puts, and both callers of a bad read have its error.
+    // Reads still run before puts, and both callers of a bad read get its error.
     let (read, put, bad, same) = tokio::join!(
         get(&store, "new"),
         put(&store, "new", 1),
@@ -387,7 +387,7 @@ async fn one_bad_operation_fails_its_callers_only() {
 }
 
 #[tokio::test]
-async fn an_error_that_concerns_all_goes_to_all() {
+async fn an_error_of_the_whole_batch_is_returned_to_all_callers() {
     fn fault(op: &Op) -> Option<Error> {
         (key(op) == "bad").then(|| {
             let root = Error::codec("root");
@@ -416,7 +416,7 @@ async fn an_error_that_concerns_all_goes_to_all() {
 }
 
 #[tokio::test]
-async fn what_cannot_run_does_not_join_and_several_operations_pass() {
+async fn invalid_operations_do_not_join_and_larger_batches_pass_through() {
     let probe = Probe::new();
     let store = probe.batched();
     assert_eq!(store.get(["a.b"], "k").await.unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -430,13 +430,13 @@ async fn what_cannot_run_does_not_join_and_several_operations_pass() {
 }
 
 #[tokio::test]
-async fn a_batch_has_a_bound() {
+async fn a_batch_has_a_maximum_size() {
     let probe = Probe::new();
     let store = probe.batched();
     let keys: Vec<_> = (0..600).map(|number| number.to_string()).collect();
     join_all(keys.iter().map(|key| get(&store, key))).await;
     assert_eq!(probe.sizes(), [256, 256, 88]);
-    let large = JsonObject::new(&json!({"text": "x".repeat(MOST_BYTES / 3)})).unwrap();
+    let large = JsonObject::new(&json!({"text": "x".repeat(MAX_BYTES / 3)})).unwrap();
     let puts =
         keys.iter().take(7).map(|key| store.batch(vec![Op::Put(PutOp::new(["n"], &**key, large.clone()))]));
     assert!(join_all(puts).await.iter().all(Result::is_ok));
@@ -444,7 +444,7 @@ async fn a_batch_has_a_bound() {
 }
 
 #[tokio::test]
-async fn nothing_waits_for_the_embeddings_that_needs_none() {
+async fn operations_without_embeddings_do_not_wait_for_embeddings() {
     let index = IndexConfig::new(64, NgramEmbeddings::new(64));
     let probe = Probe { store: InMemoryStore::builder().index(index).build().unwrap(), ..Probe::new() };
     let store = probe.batched();
@@ -463,7 +463,7 @@ async fn nothing_waits_for_the_embeddings_that_needs_none() {
     assert_eq!(seen, [vec!["read", "plain", "gone"], vec!["search", "embedded"]]);
 }
 
-/// A store whose answers come from other threads.
+/// A store whose results come from other threads.
 #[derive(Debug, Clone)]
 struct Remote {
     store: InMemoryStore,
@@ -501,7 +501,7 @@ impl BaseStore for Remote {
 }
 
 #[test]
-fn many_tasks_under_load_are_all_answered() {
+fn many_concurrent_tasks_all_get_their_results() {
     const TASKS: usize = 64;
     const ROUNDS: u32 = 60;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).build().unwrap();
@@ -515,12 +515,8 @@ fn many_tasks_under_load_are_all_answered() {
                     let key = number.to_string();
                     for round in 0..ROUNDS {
                         put(&store, &key, round).await.unwrap();
-                        assert_eq!(
-                            value(get(&store, &key).await),
-                            json!(round),
-                            "a task sees what it has put"
-                        );
-                        // Calls that are dropped at any point, or that fail for some, hinder nobody.
+                        assert_eq!(value(get(&store, &key).await), json!(round), "a task reads its own puts");
+                        // Calls that are dropped at any point, or that fail, do not affect other calls.
                         let mut dropped = Box::pin(get(&store, "shared"));
                         for _ in 0..round % 5 {
                             if (&mut dropped).now_or_never().is_some() {

@@ -1,4 +1,4 @@
-//! Batches: reads see what was before, puts are done together.
+//! Batches: reads see the state before the batch, puts are atomic.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ cases!(stores "store_batch";
     reads_come_before_puts,
     reads_come_before_deletes,
     the_last_put_wins,
-    the_last_one_wins_of_puts_and_deletes,
-    puts_of_one_batch_have_one_time,
-    one_bad_operation_changes_nothing,
+    the_last_of_puts_and_deletes_wins,
+    puts_of_one_batch_have_the_same_time,
+    an_invalid_operation_rejects_the_batch,
     a_thousand_puts,
     a_thousand_gets,
     a_thousand_deletes,
@@ -29,7 +29,7 @@ cases!(stores "store_batch";
     puts_and_deletes_together,
     puts_with_and_without_ttl,
     five_thousand_mixed,
-    created_at_of_an_update_among_new_ones,
+    created_at_of_an_update_among_inserts,
 );
 
 async fn empty(ctx: StoreCtx) -> Done {
@@ -54,7 +54,7 @@ async fn results_have_the_order_of_their_operations(ctx: StoreCtx) -> Done {
     ];
     let results = ctx.store().batch(ops).await?;
     ensure_eq!(results.len(), 10, "results");
-    ensure!(matches!(results[0], OpResult::Done), "a put answered {:?}", results[0]);
+    ensure!(matches!(results[0], OpResult::Done), "a put returned {:?}", results[0]);
     ensure_eq!(got(&results[1])?, Some(n(2)), "value of b");
     ensure!(
         matches!(&results[2], OpResult::Namespaces(names) if *names == std::slice::from_ref(&root)),
@@ -63,7 +63,7 @@ async fn results_have_the_order_of_their_operations(ctx: StoreCtx) -> Done {
     );
     ensure_eq!(keys(found(&results[3])?), ["a", "b"], "keys");
     ensure_eq!(got(&results[4])?, None, "value of what is missing");
-    ensure!(matches!(results[5], OpResult::Done), "a delete answered {:?}", results[5]);
+    ensure!(matches!(results[5], OpResult::Done), "a delete returned {:?}", results[5]);
     ensure_eq!(got(&results[6])?, Some(n(1)), "value of a");
     ensure_eq!(keys(found(&results[7])?), Vec::<&str>::new(), "keys of the other namespace");
     ensure!(matches!(&results[8], OpResult::Namespaces(names) if names.is_empty()), "{:?}", results[8]);
@@ -117,7 +117,7 @@ async fn the_last_put_wins(ctx: StoreCtx) -> Done {
     ensure_eq!(ctx.store().batch(ops).await?.len(), 5, "results");
     ensure_eq!(value(ctx.store(), &root, "k").await?, n(4), "value");
     ensure_eq!(all_keys(ctx.store(), &root).await?, ["k"], "keys");
-    // Also over one that is there, and between others.
+    // Also over an existing item, and between others.
     let ops = vec![
         put_op(&root, "k", &n(5))?,
         put_op(&root, "other", &n(0))?,
@@ -130,7 +130,7 @@ async fn the_last_put_wins(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn the_last_one_wins_of_puts_and_deletes(ctx: StoreCtx) -> Done {
+async fn the_last_of_puts_and_deletes_wins(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     for there in [false, true] {
         if there {
@@ -153,7 +153,7 @@ async fn the_last_one_wins_of_puts_and_deletes(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn puts_of_one_batch_have_one_time(ctx: StoreCtx) -> Done {
+async fn puts_of_one_batch_have_the_same_time(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     put_all(ctx.store(), &root, &[("a", n(1)), ("b", n(2)), ("c", n(3))]).await?;
     let first = read(ctx.store(), &root, "a").await?;
@@ -168,7 +168,7 @@ async fn puts_of_one_batch_have_one_time(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn one_bad_operation_changes_nothing(ctx: StoreCtx) -> Done {
+async fn an_invalid_operation_rejects_the_batch(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     put_all(ctx.store(), &root, &[("old", n(1)), ("gone", n(1))]).await?;
     let before = read(ctx.store(), &root, "old").await?;
@@ -213,7 +213,7 @@ async fn a_thousand_puts(ctx: StoreCtx) -> Done {
         ensure_eq!(&*found.item.key, format!("{number:04}"), "key of item {number}");
         ensure_eq!(found.item.namespace, namespace(number), "namespace of item {number}");
     }
-    // All of them again, with another value.
+    // Updates all of them.
     let ops = (0..1000)
         .map(|at| put_op(&namespace(at), &format!("{at:04}"), &n(at + 5000)))
         .collect::<Result<_>>()?;
@@ -331,7 +331,7 @@ async fn five_thousand_mixed(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn created_at_of_an_update_among_new_ones(ctx: StoreCtx) -> Done {
+async fn created_at_of_an_update_among_inserts(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     ctx.store().put(&root, "old", n(1)).await?;
     let before = read(ctx.store(), &root, "old").await?;

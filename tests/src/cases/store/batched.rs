@@ -1,4 +1,4 @@
-//! `BatchedStore` over the store: joint calls give what single ones give.
+//! `BatchedStore` over the store: joint calls return the same as single ones.
 
 use checkpoint_core::store::{BaseStore, BatchedStore, Distance, ItemFilter, StoreExt};
 use checkpoint_core::{ErrorKind, Result};
@@ -15,16 +15,16 @@ use crate::store_case::{StoreCtx, StoreNeed};
 
 cases!(stores "store_batched";
     single_calls,
-    puts_at_once,
-    gets_at_once,
-    every_kind_at_once,
-    of_puts_to_one_key_one_counts,
+    concurrent_puts,
+    concurrent_gets,
+    concurrent_calls_of_every_kind,
+    the_last_put_of_a_key_wins,
     read_after_write,
-    a_wrong_call_fails_alone,
-    embeddings_that_fail_fail_their_callers [StoreNeed::Target(StoreFacility::Index)],
-    queries_at_once [StoreNeed::Target(StoreFacility::Index)],
-    batches_pass,
-    dropped_calls_take_nobody_along,
+    an_invalid_call_fails_alone,
+    embedding_errors_fail_only_their_callers [StoreNeed::Target(StoreFacility::Index)],
+    concurrent_queries [StoreNeed::Target(StoreFacility::Index)],
+    larger_batches_pass_through,
+    dropped_calls_do_not_affect_others,
     on_many_tasks,
 );
 
@@ -42,7 +42,7 @@ async fn single_calls(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn puts_at_once(ctx: StoreCtx) -> Done {
+async fn concurrent_puts(ctx: StoreCtx) -> Done {
     let (store, root) = (BatchedStore::new(ctx.store().clone()), ctx.root());
     let put = async |number: i64| store.put(&root, number.to_string(), n(number)).await;
     for done in join_all((0..300).map(put)).await {
@@ -54,12 +54,12 @@ async fn puts_at_once(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn gets_at_once(ctx: StoreCtx) -> Done {
+async fn concurrent_gets(ctx: StoreCtx) -> Done {
     let (store, root) = (BatchedStore::new(ctx.store().clone()), ctx.root());
     let ops = (0..50).map(|at| put_op(&root, &at.to_string(), &n(at))).collect::<Result<_>>()?;
     ctx.store().batch(ops).await?;
     let get = async |at: i64| store.get(&root, at.to_string()).await;
-    // Each twice, and as many that are not there.
+    // Each key twice, and as many missing keys.
     let results = join_all((0..200).map(|at| get(at % 100))).await;
     for (at, result) in (0..).zip(results) {
         let at = at % 100;
@@ -69,7 +69,7 @@ async fn gets_at_once(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn every_kind_at_once(ctx: StoreCtx) -> Done {
+async fn concurrent_calls_of_every_kind(ctx: StoreCtx) -> Done {
     let (store, root) = (BatchedStore::new(ctx.store().clone()), ctx.root());
     let (a, b) = (below(&root, ["a"]), below(&root, ["b"]));
     put_all(ctx.store(), &a, &[("x", n(1)), ("y", n(2))]).await?;
@@ -96,13 +96,13 @@ async fn every_kind_at_once(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn of_puts_to_one_key_one_counts(ctx: StoreCtx) -> Done {
+async fn the_last_put_of_a_key_wins(ctx: StoreCtx) -> Done {
     let (store, root) = (BatchedStore::new(ctx.store().clone()), ctx.root());
     let put = async |number: i64| store.put(&root, "k", n(number)).await;
     for done in join_all((0..100).map(put)).await {
         done?;
     }
-    // They came in this order.
+    // They were called in this order.
     ensure_eq!(value(ctx.store(), &root, "k").await?, n(99), "value");
     ensure_eq!(all_keys(ctx.store(), &root).await?, ["k"], "keys");
     Ok(())
@@ -127,7 +127,7 @@ async fn read_after_write(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn a_wrong_call_fails_alone(ctx: StoreCtx) -> Done {
+async fn an_invalid_call_fails_alone(ctx: StoreCtx) -> Done {
     let (store, root) = (BatchedStore::new(ctx.store().clone()), ctx.root());
     let wrong = below(&root, ["a.b"]);
     let put = async |number: i64| {
@@ -147,7 +147,7 @@ async fn a_wrong_call_fails_alone(ctx: StoreCtx) -> Done {
     let (query, others) = tokio::join!(query, store.search(&root).limit(100).into_future());
     expect_kind(query, ErrorKind::Unsupported, "a query without an index")?;
     ensure_eq!(others?.len(), 45, "items of another search");
-    // What only the database may know to be wrong.
+    // Keys that only the database may reject.
     let odd = async |key: &'static str| store.put(&root, key, n(1)).await;
     let results = join_all(["good", "bad\0", "better"].map(odd)).await;
     for (key, result) in ["good", "bad\0", "better"].into_iter().zip(results) {
@@ -162,7 +162,7 @@ async fn a_wrong_call_fails_alone(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn embeddings_that_fail_fail_their_callers(ctx: StoreCtx) -> Done {
+async fn embedding_errors_fail_only_their_callers(ctx: StoreCtx) -> Done {
     let (store, root) = (BatchedStore::new(ctx.open(indexed(Distance::InnerProduct)).await?), ctx.root());
     let put = async |word: &'static str| store.put(&root, word, text(word)).await;
     let words = ["1", Numbers::NAN, "2", Numbers::INFINITE, "3"];
@@ -175,7 +175,7 @@ async fn embeddings_that_fail_fail_their_callers(ctx: StoreCtx) -> Done {
         }
     }
     ensure_eq!(keys(&store.search(&root).query("1").await?), ["3", "2", "1"], "keys");
-    // While the model is away, what does not need it works.
+    // While the model is unreachable, operations without embeddings work.
     let (query, read) = tokio::join!(
         store.search(&root).query(Numbers::FAIL).into_future(),
         store.search(&root).into_future()
@@ -185,7 +185,7 @@ async fn embeddings_that_fail_fail_their_callers(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn queries_at_once(ctx: StoreCtx) -> Done {
+async fn concurrent_queries(ctx: StoreCtx) -> Done {
     let (store, root) = (BatchedStore::new(ctx.open(indexed(Distance::InnerProduct)).await?), ctx.root());
     put_all(&store_of(&store), &root, &[("x", text("1 0 0")), ("y", text("0 1 0")), ("z", text("0 0 1"))])
         .await?;
@@ -202,7 +202,7 @@ fn store_of(store: &BatchedStore<crate::Store>) -> crate::Store {
     std::sync::Arc::new(store.clone())
 }
 
-async fn batches_pass(ctx: StoreCtx) -> Done {
+async fn larger_batches_pass_through(ctx: StoreCtx) -> Done {
     let (store, root) = (BatchedStore::new(ctx.store().clone()), ctx.root());
     store.put(&root, "k", n(1)).await?;
     let ops = vec![
@@ -221,7 +221,7 @@ async fn batches_pass(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn dropped_calls_take_nobody_along(ctx: StoreCtx) -> Done {
+async fn dropped_calls_do_not_affect_others(ctx: StoreCtx) -> Done {
     let (store, root) = (BatchedStore::new(ctx.store().clone()), ctx.root());
     for polls in [0, 1, 2, 3, 5, 8, 20] {
         let dropped = async |at: usize| {

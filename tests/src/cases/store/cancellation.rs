@@ -1,4 +1,4 @@
-//! Calls whose futures are dropped: everything or nothing, and the store goes on working.
+//! Calls whose futures are dropped: each has full effect or none, and the store keeps working.
 
 use checkpoint_core::Result;
 use checkpoint_core::store::{BaseStore, Distance, StoreExt, TtlConfig};
@@ -20,7 +20,7 @@ cases!(stores "store_cancellation";
     setup_may_be_dropped,
 );
 
-/// Waits until what was dropped before has ended, as a later write on the same store does.
+/// Waits until dropped calls have ended, by another write on the same store.
 async fn settle(ctx: &StoreCtx) -> Done {
     ctx.store().put(ctx.root(), "settle", n(0)).await?;
     Ok(())
@@ -54,7 +54,7 @@ async fn a_batch_of_updates_is_whole_or_absent(ctx: StoreCtx) -> Done {
             .iter()
             .map(|found| found.item.value.decode())
             .collect::<Result<Vec<serde_json::Value>>>()?;
-        // What was sent before it was dropped may still come to pass while the next one is on its way.
+        // A call that was sent before it was dropped may still commit while the next one runs.
         let now = (last..=number).find(|number| values.iter().all(|value| *value == n(*number)));
         let Some(now) = now.filter(|now| values.len() == 10 && (*now == number || finished.is_none())) else {
             return Err(crate::case::Failure::new(format!("{values:?} after {polls} polls")));
@@ -78,7 +78,7 @@ async fn a_mixed_batch_is_whole_or_absent(ctx: StoreCtx) -> Done {
         ];
         let finished = cuts.run(ctx.store().batch(ops), polls).await.transpose()?;
         settle(&ctx).await?;
-        // One search for both questions: what was dropped may still be under way on another connection.
+        // One search for both checks: the dropped call may still be running on another connection.
         let found = ctx.store().search(&root).await?;
         let items = found.iter().map(|found| Ok((&*found.item.key, found.item.value.decode()?)));
         let items = items.collect::<Result<Vec<(&str, serde_json::Value)>>>()?;

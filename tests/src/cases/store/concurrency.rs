@@ -1,4 +1,4 @@
-//! Many calls at once. A store lets none of them fail for the sake of another.
+//! Concurrent calls. None of them may fail because of another.
 
 use checkpoint_core::Result;
 use checkpoint_core::store::{BaseStore, Distance, Op, StoreExt, TtlConfig};
@@ -13,20 +13,20 @@ use crate::store_case::{StoreCtx, StoreNeed};
 use crate::{StoreFacility, StoreOptions};
 
 cases!(stores "store_concurrency";
-    puts_of_one_key,
-    puts_of_many_keys,
+    concurrent_puts_of_one_key,
+    concurrent_puts_of_many_keys,
     batches_in_opposite_order,
-    batches_are_seen_whole,
-    puts_against_deletes,
-    deletes_of_the_same_items,
+    batches_are_atomic_for_readers,
+    concurrent_puts_and_deletes,
+    concurrent_deletes_of_the_same_items,
     updates_keep_created_at,
-    reads_against_puts,
-    refreshes_of_the_same_items,
-    refreshes_against_puts_in_opposite_order,
+    concurrent_reads_and_puts,
+    concurrent_refreshes_of_the_same_items,
+    refreshes_and_puts_in_opposite_order,
     two_handles_in_opposite_order,
-    sweeps_against_puts [StoreNeed::Target(StoreFacility::Fresh)],
+    concurrent_sweeps_and_puts [StoreNeed::Target(StoreFacility::Fresh)],
     vectors_of_one_key [StoreNeed::Target(StoreFacility::Index)],
-    setup_against_calls,
+    concurrent_setup_and_calls,
 );
 
 /// Waits for calls, each of which must succeed, and counts them.
@@ -39,7 +39,7 @@ async fn all(calls: Vec<tokio::task::JoinHandle<Result<()>>>) -> std::result::Re
     Ok(succeeded)
 }
 
-async fn puts_of_one_key(ctx: StoreCtx) -> Done {
+async fn concurrent_puts_of_one_key(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let calls = (0..64).map(|number| {
         let (store, root) = (ctx.store().clone(), root.clone());
@@ -52,7 +52,7 @@ async fn puts_of_one_key(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn puts_of_many_keys(ctx: StoreCtx) -> Done {
+async fn concurrent_puts_of_many_keys(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let calls = (0..200).map(|number| {
         let (store, root) = (ctx.store().clone(), below(&root, [&format!("{}", number % 7)]));
@@ -70,8 +70,8 @@ async fn puts_of_many_keys(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-/// Batches of the same keys, half of them the other way round, some with deletes: where each locked what it comes to,
-/// they would wait for one another for ever.
+/// Batches of the same keys, half of them in reverse order, some with deletes: if each locked its rows in the order of
+/// its operations, they would deadlock.
 async fn batches_in_opposite_order(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let calls = (0..40).map(|number| {
@@ -93,11 +93,11 @@ async fn batches_in_opposite_order(ctx: StoreCtx) -> Done {
     let found = ctx.store().search(&root).limit(100).await?;
     ensure!((24..=30).contains(&found.len()), "{} of 30 items are there", found.len());
     let numbers = found.iter().map(|found| found.item.value.decode::<Json>()).collect::<Result<Vec<_>>>()?;
-    ensure!(numbers.windows(2).all(|two| two[0] == two[1]), "the last batch is not whole: {numbers:?}");
+    ensure!(numbers.windows(2).all(|two| two[0] == two[1]), "the last batch is incomplete: {numbers:?}");
     Ok(())
 }
 
-async fn batches_are_seen_whole(ctx: StoreCtx) -> Done {
+async fn batches_are_atomic_for_readers(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     put_all(ctx.store(), &root, &[("a", n(0)), ("b", n(0)), ("c", n(0))]).await?;
     let writer = {
@@ -121,7 +121,7 @@ async fn batches_are_seen_whole(ctx: StoreCtx) -> Done {
             numbers.len() == 3 && numbers.iter().all(|value| *value == n(number)),
             "a search sees {numbers:?}"
         );
-        ensure!(number >= last, "went back from {last} to {number}");
+        ensure!(number >= last, "went backwards from {last} to {number}");
         last = number;
         tokio::task::yield_now().await;
     }
@@ -129,7 +129,7 @@ async fn batches_are_seen_whole(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn puts_against_deletes(ctx: StoreCtx) -> Done {
+async fn concurrent_puts_and_deletes(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let calls = (0..60).map(|number| {
         let (store, root) = (ctx.store().clone(), root.clone());
@@ -142,13 +142,13 @@ async fn puts_against_deletes(ctx: StoreCtx) -> Done {
         })
     });
     ensure_eq!(all(calls.collect()).await?, 60, "calls that succeeded");
-    ensure!(all_keys(ctx.store(), &root).await?.len() <= 1, "the key is there twice");
+    ensure!(all_keys(ctx.store(), &root).await?.len() <= 1, "the key exists twice");
     ctx.store().put(&root, "k", n(100)).await?;
     ensure_eq!(value(ctx.store(), &root, "k").await?, n(100), "value");
     Ok(())
 }
 
-async fn deletes_of_the_same_items(ctx: StoreCtx) -> Done {
+async fn concurrent_deletes_of_the_same_items(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let ops = (0..50).map(|at| put_op(&root, &at.to_string(), &n(at))).collect::<Result<_>>()?;
     ctx.store().batch(ops).await?;
@@ -182,7 +182,7 @@ async fn updates_keep_created_at(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn reads_against_puts(ctx: StoreCtx) -> Done {
+async fn concurrent_reads_and_puts(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     put_all(ctx.store(), &root, &[("a", n(0)), ("b", n(0))]).await?;
     let calls = (0..80).map(|number| {
@@ -204,7 +204,7 @@ async fn reads_against_puts(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn refreshes_of_the_same_items(ctx: StoreCtx) -> Done {
+async fn concurrent_refreshes_of_the_same_items(ctx: StoreCtx) -> Done {
     let store = ctx.open(StoreOptions::new().ttl(TtlConfig::new().default_ttl(HOUR))).await?;
     let root = ctx.root();
     let ops = (0..40).map(|at| put_op(&root, &at.to_string(), &n(at))).collect::<Result<_>>()?;
@@ -229,7 +229,7 @@ async fn refreshes_of_the_same_items(ctx: StoreCtx) -> Done {
 
 const HOUR: std::time::Duration = std::time::Duration::from_secs(3600);
 
-async fn refreshes_against_puts_in_opposite_order(ctx: StoreCtx) -> Done {
+async fn refreshes_and_puts_in_opposite_order(ctx: StoreCtx) -> Done {
     let store = ctx.open(StoreOptions::new().ttl(TtlConfig::new().default_ttl(HOUR))).await?;
     let root = ctx.root();
     let ops = (0..30).map(|at| put_op(&root, &at.to_string(), &n(at))).collect::<Result<_>>()?;
@@ -281,7 +281,7 @@ async fn two_handles_in_opposite_order(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn sweeps_against_puts(ctx: StoreCtx) -> Done {
+async fn concurrent_sweeps_and_puts(ctx: StoreCtx) -> Done {
     let target = ctx.fresh().await?;
     let store = target.open(StoreOptions::default()).await?;
     store.setup().await?;
@@ -311,7 +311,7 @@ async fn sweeps_against_puts(ctx: StoreCtx) -> Done {
 
 async fn vectors_of_one_key(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.open(indexed(Distance::InnerProduct)).await?, ctx.root());
-    // The last call may be a deletion, or a put without vectors: nothing is found then.
+    // The last call may be a deletion, or a put without vectors: then nothing is found.
     let mut compared = 0;
     for _ in 0..20 {
         let calls = (0..40).map(|number| {
@@ -327,7 +327,7 @@ async fn vectors_of_one_key(ctx: StoreCtx) -> Done {
             })
         });
         ensure_eq!(all(calls.collect()).await?, 40, "calls that succeeded");
-        // The vectors are those of the item that is there.
+        // The vectors belong to the stored item.
         let found = store.search(&root).query("1").await?;
         ensure!(found.len() <= 1, "found {found:?}");
         for found in found {
@@ -345,7 +345,7 @@ async fn vectors_of_one_key(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn setup_against_calls(ctx: StoreCtx) -> Done {
+async fn concurrent_setup_and_calls(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let calls = (0..24).map(|number| {
         let (store, root) = (ctx.store().clone(), root.clone());

@@ -1,4 +1,4 @@
-//! Embeddings that fail: nothing is changed, nothing is lost.
+//! Failing embeddings: nothing is changed or lost.
 
 use checkpoint_core::ErrorKind;
 use checkpoint_core::store::{BaseStore, Distance, Op, SearchOp, StoreExt};
@@ -9,15 +9,15 @@ use crate::fixture::{Done, expect_kind};
 use crate::store_case::{StoreCtx, StoreNeed};
 
 cases!(stores "store_embedding", [StoreNeed::Target(StoreFacility::Index)];
-    a_put_that_fails_changes_nothing,
-    a_batch_that_fails_changes_nothing,
-    a_query_that_fails,
-    a_query_that_fails_stops_the_puts_of_its_batch,
-    what_needs_no_vectors_works,
+    a_failed_put_changes_nothing,
+    a_failed_batch_changes_nothing,
+    a_failed_query,
+    a_failed_query_fails_its_batch,
+    operations_without_vectors_work,
     an_index_of_wrong_dimensions,
 );
 
-/// What embeddings may do wrong, and the kind of error that comes of it.
+/// Faults of embeddings, and the kind of error each causes.
 const WRONG: [(&str, ErrorKind); 7] = [
     (Numbers::FAIL, ErrorKind::Unavailable),
     (Numbers::SHORT, ErrorKind::InvalidConfig),
@@ -28,7 +28,7 @@ const WRONG: [(&str, ErrorKind); 7] = [
     (Numbers::MORE, ErrorKind::Backend),
 ];
 
-async fn a_put_that_fails_changes_nothing(ctx: StoreCtx) -> Done {
+async fn a_failed_put_changes_nothing(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.open(indexed(Distance::InnerProduct)).await?, ctx.root());
     store.put(&root, "old", text("1")).await?;
     let before = read(&store, &root, "old").await?;
@@ -45,7 +45,7 @@ async fn a_put_that_fails_changes_nothing(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn a_batch_that_fails_changes_nothing(ctx: StoreCtx) -> Done {
+async fn a_failed_batch_changes_nothing(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.open(indexed(Distance::InnerProduct)).await?, ctx.root());
     store.batch(vec![put_op(&root, "old", &text("1"))?, put_op(&root, "gone", &text("2"))?]).await?;
     for (word, kind) in WRONG {
@@ -59,12 +59,12 @@ async fn a_batch_that_fails_changes_nothing(ctx: StoreCtx) -> Done {
         expect_kind(store.batch(ops).await, kind, &format!("a batch with {word}"))?;
         ensure_eq!(all_keys(&store, &root).await?, ["gone", "old"], "keys after {word}");
         let found = store.search(&root).query("1").await?;
-        ensure_eq!(keys(&found), ["gone", "old"], "what a query finds after {word}");
+        ensure_eq!(keys(&found), ["gone", "old"], "results of a query after {word}");
     }
     Ok(())
 }
 
-async fn a_query_that_fails(ctx: StoreCtx) -> Done {
+async fn a_failed_query(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.open(indexed(Distance::InnerProduct)).await?, ctx.root());
     store.put(&root, "k", text("1")).await?;
     for (word, kind) in WRONG {
@@ -74,7 +74,7 @@ async fn a_query_that_fails(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn a_query_that_fails_stops_the_puts_of_its_batch(ctx: StoreCtx) -> Done {
+async fn a_failed_query_fails_its_batch(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.open(indexed(Distance::InnerProduct)).await?, ctx.root());
     store.put(&root, "k", text("1")).await?;
     let mut search = SearchOp::new(&root);
@@ -90,7 +90,7 @@ async fn a_query_that_fails_stops_the_puts_of_its_batch(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn what_needs_no_vectors_works(ctx: StoreCtx) -> Done {
+async fn operations_without_vectors_work(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.open(indexed(Distance::InnerProduct)).await?, ctx.root());
     store.put(&root, "k", text(Numbers::FAIL)).no_index().await?;
     ensure_eq!(value(&store, &root, "k").await?, text(Numbers::FAIL), "value");
@@ -100,7 +100,7 @@ async fn what_needs_no_vectors_works(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-/// The embeddings make three numbers, whatever the index says.
+/// The embeddings return three numbers, regardless of the index.
 async fn an_index_of_wrong_dimensions(ctx: StoreCtx) -> Done {
     let index = checkpoint_core::store::IndexConfig::new(4, Numbers::default()).fields(["text"]);
     let (store, root) = (ctx.open(crate::StoreOptions::new().index(index)).await?, ctx.root());

@@ -1,4 +1,4 @@
-//! Filters: what each of many says about each of many items.
+//! Filters: many filters on many items.
 
 use checkpoint_core::store::{Comparison, Condition, ItemFilter, Namespace, StoreExt};
 use serde_json::{Value as Json, json};
@@ -12,7 +12,7 @@ cases!(stores "store_filters";
     not_equal,
     numbers_in_order,
     texts_in_order,
-    kinds_do_not_mix,
+    different_types_do_not_compare,
     big_numbers,
     null_and_missing,
     several_operators,
@@ -20,20 +20,20 @@ cases!(stores "store_filters";
     nested_objects,
     exact_objects,
     lists,
-    empty_ones,
+    empty_lists_and_objects,
     odd_keys,
     odd_texts,
-    operators_below,
-    each_against_each,
+    operators_in_nested_values,
+    every_condition_on_every_value,
 );
 
 /// Items by their keys.
 type Items = Vec<(&'static str, Json)>;
 
-/// A filter, and the keys of those that it finds, separated by blanks.
+/// A filter, and the keys of the items that match, separated by spaces.
 type Row = (Json, &'static str);
 
-/// Fails unless each filter finds what it should, also by the definition of filters.
+/// Fails unless each filter finds the expected items, which must also match by `ItemFilter::matches`.
 async fn check(ctx: &StoreCtx, items: Items, table: &[Row]) -> Done {
     let root = ctx.root();
     put_all(ctx.store(), &root, &items).await?;
@@ -151,8 +151,8 @@ async fn texts_in_order(ctx: StoreCtx) -> Done {
     check(&ctx, items, &table).await
 }
 
-/// Neither `"10" > 3` nor `3 > "10"` is true, nor is any other of two kinds.
-async fn kinds_do_not_mix(ctx: StoreCtx) -> Done {
+/// Neither `"10" > 3` nor `3 > "10"` is true, nor any other comparison of different types.
+async fn different_types_do_not_compare(ctx: StoreCtx) -> Done {
     let numbers = "i1 i3 i10 neg f15 f1";
     let texts = "s1 s10 sa sB se";
     let table = [
@@ -340,7 +340,7 @@ async fn lists(ctx: StoreCtx) -> Done {
     check(&ctx, items, &table).await
 }
 
-async fn empty_ones(ctx: StoreCtx) -> Done {
+async fn empty_lists_and_objects(ctx: StoreCtx) -> Done {
     let items = vec![
         ("o", json!({"v": {}})),
         ("oa", json!({"v": {"a": 1}})),
@@ -417,8 +417,8 @@ async fn odd_texts(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-/// Operators in a value that is compared with as a whole are nothing but keys.
-async fn operators_below(ctx: StoreCtx) -> Done {
+/// In a value that is compared as a whole, operators are plain keys.
+async fn operators_in_nested_values(ctx: StoreCtx) -> Done {
     let items = vec![
         ("a", json!({"v": {"$gt": 1}})),
         ("b", json!({"v": {"$eq": {"$ne": 2}}})),
@@ -435,8 +435,8 @@ async fn operators_below(ctx: StoreCtx) -> Done {
     check(&ctx, items, &table).await
 }
 
-/// Every condition on every value, as the definition of filters has it.
-async fn each_against_each(ctx: StoreCtx) -> Done {
+/// Every condition on every value, compared with `ItemFilter::matches`.
+async fn every_condition_on_every_value(ctx: StoreCtx) -> Done {
     let values = [
         json!(null),
         json!(true),
@@ -493,7 +493,7 @@ async fn each_against_each(ctx: StoreCtx) -> Done {
     }
     let mut compared = 0;
     for json in filters {
-        // Those that are none are another case.
+        // Invalid filters have their own cases.
         let Ok(filter) = ItemFilter::from_json(&json) else { continue };
         compare(&ctx, &root, &items, &json, filter).await?;
         compared += 1;

@@ -11,8 +11,8 @@ use crate::{StoreFacility, StoreOptions};
 cases!(stores "store_get";
     missing_is_none,
     has_all_fields,
-    is_of_one_namespace,
-    is_of_one_key,
+    reads_only_its_namespace,
+    reads_only_its_key,
     the_root_has_no_items,
     another_handle_sees_it,
     outlives_its_handle [StoreNeed::Durable],
@@ -21,11 +21,11 @@ cases!(stores "store_get";
 
 async fn missing_is_none(ctx: StoreCtx) -> Done {
     let root = ctx.root();
-    ensure!(ctx.store().get(&root, "k").await?.is_none(), "an item of a namespace that nobody knows");
+    ensure!(ctx.store().get(&root, "k").await?.is_none(), "an item of an unknown namespace");
     ctx.store().put(&root, "k", n(1)).await?;
-    ensure!(ctx.store().get(&root, "other").await?.is_none(), "an item of a key that nobody knows");
+    ensure!(ctx.store().get(&root, "other").await?.is_none(), "an item of an unknown key");
     let listed = ctx.store().list_namespaces().prefix(below(&root, ["never"])).await?;
-    ensure_eq!(listed, [], "what reading made");
+    ensure_eq!(listed, [], "namespaces created by reads");
     Ok(())
 }
 
@@ -41,7 +41,7 @@ async fn has_all_fields(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn is_of_one_namespace(ctx: StoreCtx) -> Done {
+async fn reads_only_its_namespace(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let places = [root.clone(), below(&root, ["a"]), below(&root, ["a", "b"]), below(&root, ["b", "a"])];
     for (number, namespace) in (0..).zip(&places) {
@@ -54,7 +54,7 @@ async fn is_of_one_namespace(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn is_of_one_key(ctx: StoreCtx) -> Done {
+async fn reads_only_its_key(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let keys = ["key", "Key", "KEY", "key ", " key", "ke", "key.", "k%", "k_y"];
     for (number, key) in (0..).zip(keys) {
@@ -75,7 +75,7 @@ async fn the_root_has_no_items(ctx: StoreCtx) -> Done {
 async fn another_handle_sees_it(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     ctx.store().put(&root, "k", n(1)).await?;
-    // Handles that were never set up work on a database that was.
+    // A handle without setup works on a database that is set up.
     let other = ctx.target().open(StoreOptions::default()).await?;
     ensure_eq!(value(&other, &root, "k").await?, n(1), "value");
     ctx.store().delete(&root, "k").await?;
@@ -85,7 +85,7 @@ async fn another_handle_sees_it(ctx: StoreCtx) -> Done {
 
 async fn outlives_its_handle(ctx: StoreCtx) -> Done {
     let root = ctx.root();
-    // Noted through this one, so that it is deleted at the end.
+    // Put through this handle, so that it is deleted at the end.
     ctx.store().put(&root, "k", n(1)).await?;
     let other = ctx.target().open(StoreOptions::default()).await?;
     other.put(&root, "k", n(2)).await?;

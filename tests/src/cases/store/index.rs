@@ -1,4 +1,4 @@
-//! What of an item is found by queries.
+//! Which parts of an item queries find.
 
 use std::sync::atomic::Ordering;
 
@@ -17,34 +17,34 @@ use crate::store_case::{StoreCtx, StoreNeed};
 use crate::{Store, StoreFacility, StoreOptions};
 
 cases!(stores "store_index", [StoreNeed::Target(StoreFacility::Index)];
-    says_that_it_searches_by_meaning,
+    declares_semantic_search,
     the_nearest_comes_first,
     items_without_a_vector_are_not_found,
-    they_are_found_without_a_query,
+    items_without_a_vector_are_found_without_a_query,
     fields_of_the_store,
     fields_of_an_item,
-    off_for_an_item,
-    several_texts_best_one_counts,
-    many_texts_of_one_item_crowd_nobody_out,
+    an_item_excluded_from_the_index,
+    the_best_of_several_texts_is_the_score,
+    many_texts_of_one_item_do_not_displace_others,
     the_whole_value,
     an_update_replaces_vectors,
-    fewer_fields_leave_no_vectors,
-    off_leaves_no_vectors,
-    deleted_with_their_item,
+    removed_fields_leave_no_vectors,
+    excluding_an_item_deletes_its_vectors,
+    vectors_are_deleted_with_their_item,
     put_again_after_delete,
-    in_one_batch_the_last_put_counts,
-    a_batch_sees_what_was_before,
+    the_last_put_of_a_batch_wins,
+    queries_see_the_state_before_their_batch,
     with_filter,
     under_a_namespace,
     limit_and_offset,
-    limits_beyond_all_bounds,
-    few_near_ones_among_many_others,
-    several_queries_at_once,
+    huge_limits_and_offsets,
+    few_matches_among_many_nearer_items,
+    several_queries_in_one_batch,
     each_text_is_embedded_once,
-    nothing_is_embedded_without_need,
+    embeddings_are_called_only_if_needed,
     two_handles,
     expired_items_are_not_found,
-    paths_that_are_odd,
+    unusual_paths,
     a_field_that_ends_like_a_number,
     a_key_that_stands_twice,
 );
@@ -59,8 +59,11 @@ async fn near(store: &Store, namespace: &Namespace, query: &str) -> checkpoint_c
     Ok(keys(&found).into_iter().map(str::to_owned).collect())
 }
 
-async fn says_that_it_searches_by_meaning(ctx: StoreCtx) -> Done {
-    ensure!(open(&ctx).await?.capabilities().semantic_search, "a store with an index says that it has none");
+async fn declares_semantic_search(ctx: StoreCtx) -> Done {
+    ensure!(
+        open(&ctx).await?.capabilities().semantic_search,
+        "a store with an index does not declare semantic search"
+    );
     Ok(())
 }
 
@@ -75,8 +78,8 @@ async fn the_nearest_comes_first(ctx: StoreCtx) -> Done {
     let found = store.search(&root).query("1 0 0").await?;
     let expected = [("b", "3.00000"), ("c", "2.00000"), ("a", "1.00000"), ("d", "-1.00000")];
     ensure_eq!(scores(&found), expected.map(|(key, score)| (key, score.to_owned())), "scores");
-    ensure_eq!(found[0].item.value.decode::<Json>()?, text("3 0 0"), "value of what was found");
-    ensure_eq!(found[0].item.namespace, root, "namespace of what was found");
+    ensure_eq!(found[0].item.value.decode::<Json>()?, text("3 0 0"), "value of the found item");
+    ensure_eq!(found[0].item.namespace, root, "namespace of the found item");
     Ok(())
 }
 
@@ -96,7 +99,7 @@ async fn items_without_a_vector_are_not_found(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn they_are_found_without_a_query(ctx: StoreCtx) -> Done {
+async fn items_without_a_vector_are_found_without_a_query(ctx: StoreCtx) -> Done {
     let (store, root) = (open(&ctx).await?, ctx.root());
     put_all(&store, &root, &[("a", text("1 0 0")), ("b", json!({"other": 1}))]).await?;
     let found = store.search(&root).await?;
@@ -140,7 +143,7 @@ async fn fields_of_an_item(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn off_for_an_item(ctx: StoreCtx) -> Done {
+async fn an_item_excluded_from_the_index(ctx: StoreCtx) -> Done {
     let (store, root) = (open(&ctx).await?, ctx.root());
     store.put(&root, "on", text("1")).await?;
     store.put(&root, "off", text("2")).no_index().await?;
@@ -150,7 +153,7 @@ async fn off_for_an_item(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn several_texts_best_one_counts(ctx: StoreCtx) -> Done {
+async fn the_best_of_several_texts_is_the_score(ctx: StoreCtx) -> Done {
     let index = IndexConfig::new(DIMS, Numbers::default())
         .fields(["a", "b", "l[*]"])
         .distance(Distance::InnerProduct);
@@ -173,7 +176,7 @@ async fn several_texts_best_one_counts(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn many_texts_of_one_item_crowd_nobody_out(ctx: StoreCtx) -> Done {
+async fn many_texts_of_one_item_do_not_displace_others(ctx: StoreCtx) -> Done {
     let index = IndexConfig::new(DIMS, Numbers::default()).fields(["l[*]"]).distance(Distance::InnerProduct);
     let store = ctx.open(StoreOptions::new().index(index)).await?;
     let root = ctx.root();
@@ -193,7 +196,7 @@ async fn the_whole_value(ctx: StoreCtx) -> Done {
     let index = IndexConfig::new(DIMS, Numbers::default()).distance(Distance::InnerProduct);
     let store = ctx.open(StoreOptions::new().index(index)).await?;
     let root = ctx.root();
-    // Keys are sorted in the text of the whole value.
+    // The text of the whole value has sorted keys.
     put_all(
         &store,
         &root,
@@ -216,7 +219,7 @@ async fn an_update_replaces_vectors(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn fewer_fields_leave_no_vectors(ctx: StoreCtx) -> Done {
+async fn removed_fields_leave_no_vectors(ctx: StoreCtx) -> Done {
     let index =
         IndexConfig::new(DIMS, Numbers::default()).fields(["a", "l[*]"]).distance(Distance::InnerProduct);
     let store = ctx.open(StoreOptions::new().index(index)).await?;
@@ -243,7 +246,7 @@ async fn fewer_fields_leave_no_vectors(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn off_leaves_no_vectors(ctx: StoreCtx) -> Done {
+async fn excluding_an_item_deletes_its_vectors(ctx: StoreCtx) -> Done {
     let (store, root) = (open(&ctx).await?, ctx.root());
     store.put(&root, "k", text("1")).await?;
     store.put(&root, "k", text("1")).no_index().await?;
@@ -253,7 +256,7 @@ async fn off_leaves_no_vectors(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn deleted_with_their_item(ctx: StoreCtx) -> Done {
+async fn vectors_are_deleted_with_their_item(ctx: StoreCtx) -> Done {
     let (store, root) = (open(&ctx).await?, ctx.root());
     put_all(&store, &root, &[("a", text("2")), ("b", text("1"))]).await?;
     store.delete(&root, "a").await?;
@@ -273,7 +276,7 @@ async fn put_again_after_delete(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn in_one_batch_the_last_put_counts(ctx: StoreCtx) -> Done {
+async fn the_last_put_of_a_batch_wins(ctx: StoreCtx) -> Done {
     let (store, root) = (open(&ctx).await?, ctx.root());
     let mut off = PutOp::new(&root, "off", object(&text("9"))?);
     off.index = ItemIndex::Off;
@@ -294,7 +297,7 @@ async fn in_one_batch_the_last_put_counts(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn a_batch_sees_what_was_before(ctx: StoreCtx) -> Done {
+async fn queries_see_the_state_before_their_batch(ctx: StoreCtx) -> Done {
     let (store, root) = (open(&ctx).await?, ctx.root());
     store.put(&root, "a", text("1")).await?;
     let mut search = SearchOp::new(&root);
@@ -372,7 +375,7 @@ async fn limit_and_offset(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn limits_beyond_all_bounds(ctx: StoreCtx) -> Done {
+async fn huge_limits_and_offsets(ctx: StoreCtx) -> Done {
     let (store, root) = (open(&ctx).await?, ctx.root());
     put_all(&store, &root, &[("a", text("1")), ("b", text("2"))]).await?;
     for (limit, offset, expected) in
@@ -384,8 +387,8 @@ async fn limits_beyond_all_bounds(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-/// Items of other namespaces, and those that a filter leaves out, are nearer than all that are wanted.
-async fn few_near_ones_among_many_others(ctx: StoreCtx) -> Done {
+/// Items of other namespaces, and items that a filter excludes, are nearer than all matching ones.
+async fn few_matches_among_many_nearer_items(ctx: StoreCtx) -> Done {
     let (store, root) = (open(&ctx).await?, ctx.root());
     let (mine, others) = (below(&root, ["mine"]), below(&root, ["others"]));
     let mut ops = Vec::new();
@@ -408,7 +411,7 @@ async fn few_near_ones_among_many_others(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn several_queries_at_once(ctx: StoreCtx) -> Done {
+async fn several_queries_in_one_batch(ctx: StoreCtx) -> Done {
     let (store, first, second) = (open(&ctx).await?, ctx.root(), ctx.root());
     put_all(&store, &first, &[("x", text("5 0 0")), ("y", text("0 5 0"))]).await?;
     put_all(&store, &second, &[("z", text("1 1 1"))]).await?;
@@ -459,7 +462,7 @@ async fn each_text_is_embedded_once(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn nothing_is_embedded_without_need(ctx: StoreCtx) -> Done {
+async fn embeddings_are_called_only_if_needed(ctx: StoreCtx) -> Done {
     let numbers = Numbers::default();
     let index = IndexConfig::new(DIMS, numbers.clone()).fields(["text"]).distance(Distance::InnerProduct);
     let (store, root) = (ctx.open(StoreOptions::new().index(index)).await?, ctx.root());
@@ -470,14 +473,10 @@ async fn nothing_is_embedded_without_need(ctx: StoreCtx) -> Done {
     store.search(&root).await?;
     store.list_namespaces().prefix(&root).await?;
     ensure_eq!(numbers.calls.load(Ordering::Relaxed), 0, "calls of the embeddings");
-    // Nor for a batch that is refused.
+    // Nor for a rejected batch.
     let ops = vec![put_op(&root, "k", &text("1"))?, put_op(&below(&root, ["a.b"]), "k", &text("1"))?];
-    ensure!(store.batch(ops).await.is_err(), "a wrong namespace is taken");
-    ensure_eq!(
-        numbers.calls.load(Ordering::Relaxed),
-        0,
-        "calls of the embeddings for a batch that is refused"
-    );
+    ensure!(store.batch(ops).await.is_err(), "an invalid namespace was accepted");
+    ensure_eq!(numbers.calls.load(Ordering::Relaxed), 0, "calls of the embeddings for a rejected batch");
     Ok(())
 }
 
@@ -500,12 +499,12 @@ async fn expired_items_are_not_found(ctx: StoreCtx) -> Done {
     let (store, root) = (open(&ctx).await?, ctx.root());
     store.put(&root, "short", text("9")).ttl(std::time::Duration::from_millis(50)).await?;
     store.put(&root, "long", text("1")).await?;
-    eventually("a query does not find what has expired", || async {
+    eventually("a query does not find expired items", || async {
         let found = store.search(&root).query("1").refresh_ttl(false).await?;
         Ok(keys(&found) == ["long"])
     })
     .await?;
-    // Nor has it a place in what is found.
+    // Nor does it count towards the limit.
     let found = store.search(&root).query("1").limit(1).await?;
     ensure_eq!(keys(&found), ["long"], "the nearest one");
     store.put(&root, "short", text("2")).no_index().await?;
@@ -513,7 +512,7 @@ async fn expired_items_are_not_found(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn paths_that_are_odd(ctx: StoreCtx) -> Done {
+async fn unusual_paths(ctx: StoreCtx) -> Done {
     let (store, root) = (open(&ctx).await?, ctx.root());
     let odd = [
         "a..b",
@@ -554,7 +553,7 @@ async fn paths_that_are_odd(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-/// The names of the vectors of one item must not meet.
+/// The names of an item's vectors must be unique.
 async fn a_field_that_ends_like_a_number(ctx: StoreCtx) -> Done {
     let index = IndexConfig::new(DIMS, Numbers::default())
         .fields(["l[*]", "l[*].0", "m"])
@@ -563,7 +562,7 @@ async fn a_field_that_ends_like_a_number(ctx: StoreCtx) -> Done {
     store.put(&root, "k", json!({"l": ["1", "2"], "m": "3"})).await?;
     let found = store.search(&root).query("1").await?;
     ensure_eq!(scores(&found), [("k", "3.00000".to_owned())], "scores");
-    // Two paths of one name: one of them counts, and the put is stored.
+    // Two paths with the same name: one of them wins, and the put is stored.
     store.put(&root, "k", json!({"l": ["1", "2"]})).index(["l[*]", "l[*]"]).await?;
     let found = store.search(&root).query("1").await?;
     ensure_eq!(scores(&found), [("k", "2.00000".to_owned())], "scores with a path twice");

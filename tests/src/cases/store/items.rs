@@ -53,7 +53,7 @@ pub(super) fn list_op(prefix: &Namespace) -> Op {
     Op::ListNamespaces(op)
 }
 
-/// Puts numbered items, each in a call of its own: keys `k0`, `k1` and so on, values `{"n": 0}`, `{"n": 1}` and so on.
+/// Puts numbered items, each in its own call: keys `k0`, `k1` and so on, values `{"n": 0}`, `{"n": 1}` and so on.
 pub(super) async fn put_numbered(store: &Store, namespace: &Namespace, count: i64) -> Result<()> {
     for number in 0..count {
         store.put(namespace, format!("k{number}"), n(number)).await?;
@@ -61,13 +61,13 @@ pub(super) async fn put_numbered(store: &Store, namespace: &Namespace, count: i6
     Ok(())
 }
 
-/// Puts items of these values at once.
+/// Puts items with these values in one batch.
 pub(super) async fn put_all(store: &Store, namespace: &Namespace, items: &[(&str, Json)]) -> Result<()> {
     let ops = items.iter().map(|(key, value)| put_op(namespace, key, value)).collect::<Result<_>>()?;
     store.batch(ops).await.map(drop)
 }
 
-/// Reads an item that must be there.
+/// Reads an item that must exist.
 #[track_caller]
 pub(super) fn read<'a>(
     store: &'a Store,
@@ -79,7 +79,7 @@ pub(super) fn read<'a>(
     async move { store.get(namespace, key).await?.ok_or(missing) }
 }
 
-/// Reads the value of an item that must be there.
+/// Reads the value of an item that must exist.
 #[track_caller]
 pub(super) fn value<'a>(
     store: &'a Store,
@@ -90,44 +90,44 @@ pub(super) fn value<'a>(
     async move { Ok(read.await?.value.decode()?) }
 }
 
-/// The keys of what was found, in its order.
+/// The keys of the found items, in their order.
 pub(super) fn keys(found: &[SearchItem]) -> Vec<&str> {
     found.iter().map(|found| &*found.item.key).collect()
 }
 
-/// The keys of everything in a namespace and below, the newest first.
+/// The keys of all items in and below a namespace, newest first.
 pub(super) async fn all_keys(store: &Store, namespace: &Namespace) -> Result<Vec<String>> {
     let found = store.search(namespace).limit(10_000).await?;
     Ok(keys(&found).into_iter().map(str::to_owned).collect())
 }
 
-/// Keys and scores of what was found, in its order; scores to five digits.
+/// Keys and scores of the found items, in their order; scores with five decimal places.
 pub(super) fn scores(found: &[SearchItem]) -> Vec<(&str, String)> {
     let score = |found: &SearchItem| match found.score {
-        // Zero has no sign here.
+        // Drops the sign of zero.
         Some(score) => format!("{:.5}", if score.abs() < 5e-6 { 0.0 } else { score }),
         None => "none".to_owned(),
     };
     found.iter().map(|found| (&*found.item.key, score(found))).collect()
 }
 
-/// What an operation of a batch found.
+/// The result of a search in a batch.
 pub(super) fn found(result: &OpResult) -> std::result::Result<&[SearchItem], Failure> {
     match result {
         OpResult::Items(items) => Ok(items),
-        other => Err(Failure::new(format!("a search answered {other:?}"))),
+        other => Err(Failure::new(format!("a search returned {other:?}"))),
     }
 }
 
-/// What an operation of a batch read.
+/// The result of a get in a batch.
 pub(super) fn got(result: &OpResult) -> std::result::Result<Option<Json>, Failure> {
     match result {
         OpResult::Item(item) => Ok(item.as_ref().map(|item| item.value.decode()).transpose()?),
-        other => Err(Failure::new(format!("a get answered {other:?}"))),
+        other => Err(Failure::new(format!("a get returned {other:?}"))),
     }
 }
 
-/// Asks until the answer is yes, as long as a slow server may need.
+/// Polls until a condition holds, with a timeout that suits slow servers.
 pub(super) async fn eventually<F: Future<Output = Result<bool>>>(
     what: &str,
     ask: impl Fn() -> F,
@@ -139,19 +139,19 @@ pub(super) async fn eventually<F: Future<Output = Result<bool>>>(
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    Err(Failure::new(format!("after a minute still not: {what}")))
+    Err(Failure::new(format!("did not happen within a minute: {what}")))
 }
 
 /// The dimensions of the indexes of the suite.
 pub(super) const DIMS: usize = 3;
 
-/// Embeddings that can be foretold: the vector of a text is the numbers in it, in their order; what is missing is zero.
-/// Words in the text make them do what embeddings should not.
+/// Predictable embeddings: the vector of a text is the numbers in it, in their order, padded with zeros. Words in the
+/// text trigger faults.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Numbers {
-    /// How many texts were embedded.
+    /// The number of embedded texts.
     pub(super) texts: Arc<AtomicUsize>,
-    /// How often they were asked.
+    /// The number of calls.
     pub(super) calls: Arc<AtomicUsize>,
 }
 
@@ -191,7 +191,7 @@ impl Embeddings for Numbers {
     async fn embed_documents(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.texts.fetch_add(texts.len(), Ordering::Relaxed);
-        // Others run in between, as they do while a model works.
+        // Lets other tasks run, as during a call of a model.
         tokio::task::yield_now().await;
         let mut vectors = texts.iter().map(|text| Self::vector(text)).collect::<Result<Vec<_>>>()?;
         if texts.iter().any(|text| text.contains(Self::FEWER)) {

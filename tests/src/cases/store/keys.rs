@@ -1,4 +1,4 @@
-//! Keys: any text, or refused.
+//! Keys: any text is stored or rejected.
 
 use checkpoint_core::ErrorKind;
 use checkpoint_core::store::{BaseStore, Namespace, StoreExt};
@@ -9,13 +9,13 @@ use crate::store_case::StoreCtx;
 
 cases!(stores "store_keys";
     any_text,
-    texts_that_look_alike,
+    similar_texts_are_different_keys,
     long_texts,
     with_nul,
     order_is_by_code_point,
 );
 
-/// Texts that something between us and the disk may take for its own.
+/// Texts that are special to a layer between the API and the disk.
 pub(super) const TEXTS: [&str; 46] = [
     "",
     " ",
@@ -86,7 +86,7 @@ async fn any_text(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn texts_that_look_alike(ctx: StoreCtx) -> Done {
+async fn similar_texts_are_different_keys(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let alike = [
         "e\u{301}",
@@ -114,7 +114,7 @@ async fn texts_that_look_alike(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-/// Fails unless an item can be put and read, or is refused and not there.
+/// Fails unless an item is either stored and read, or rejected and not stored.
 async fn kept_or_refused(ctx: &StoreCtx, namespace: &Namespace, key: &str, what: &str) -> Done {
     match ctx.store().put(namespace, key, n(1)).await {
         Ok(()) => {
@@ -134,7 +134,7 @@ async fn kept_or_refused(ctx: &StoreCtx, namespace: &Namespace, key: &str, what:
 }
 
 async fn long_texts(ctx: StoreCtx) -> Done {
-    // Characters that do not repeat, so that they cannot be compressed.
+    // Incompressible text.
     let odd = |length: u32| -> String {
         (0..length).filter_map(|at| char::from_u32(0x4e00 + at * 7919 % 20_011)).collect()
     };
@@ -150,7 +150,7 @@ async fn long_texts(ctx: StoreCtx) -> Done {
         let namespace: Namespace = ctx.root().labels().iter().cloned().chain([key.into()]).collect();
         kept_or_refused(&ctx, &namespace, "k", &format!("a label of {what}")).await?;
     }
-    // What every database holds.
+    // Every database can store this key.
     let root = ctx.root();
     ctx.store().put(&root, odd(300), n(1)).await?;
     ensure_eq!(value(ctx.store(), &root, &odd(300)).await?, n(1), "value under a key of 300 characters");
@@ -161,7 +161,7 @@ async fn with_nul(ctx: StoreCtx) -> Done {
     for key in ["\0", "a\0", "\0a", "a\0b"] {
         kept_or_refused(&ctx, &ctx.root(), key, &format!("{key:?}")).await?;
     }
-    // The others of its batch are not stored without it.
+    // The other items of its batch are not stored either.
     let root = ctx.root();
     let ops = vec![put_op(&root, "a", &n(1))?, put_op(&root, "b\0", &n(2))?];
     let stored = match ctx.store().batch(ops).await {

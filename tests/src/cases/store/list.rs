@@ -13,28 +13,28 @@ use crate::{StoreFacility, StoreOptions};
 
 cases!(stores "store_list_namespaces";
     in_order,
-    each_once,
+    every_namespace_once,
     by_prefix,
     by_suffix,
     wildcards,
     conditions_all_hold,
     max_depth,
     max_depth_after_conditions,
-    truncated_ones_that_are_not_neighbours,
+    truncated_duplicates_that_are_not_adjacent,
     max_depth_of_none,
     limit_and_offset,
     limit_after_truncation,
-    a_hundred_unless_it_says_otherwise,
-    limits_beyond_all_bounds,
-    the_last_item_takes_its_namespace,
-    a_prefix_longer_than_what_is_there,
+    the_default_limit_is_a_hundred,
+    huge_limits_and_offsets,
+    deleting_the_last_item_removes_its_namespace,
+    a_prefix_longer_than_the_namespaces,
     without_conditions [StoreNeed::Target(StoreFacility::Fresh)],
-    several_at_once,
+    several_listings_in_one_batch,
     many_items_in_few_namespaces,
     many_namespaces,
 );
 
-/// Namespaces that sort between one another: the dot that joins labels stands above some characters.
+/// Namespaces whose order depends on the separator: the dot that joins labels sorts above some characters.
 const NAMES: [&str; 17] = [
     "a", "a b", "a-b", "a-b.c", "a.b", "a.b.c", "a.b.d", "a.c", "a0", "b", "b.a", "b.a.c", "b.b.c", "b.c",
     "c.b", "é.x", "世",
@@ -67,7 +67,7 @@ async fn check(
     let what = format!("{op:?}");
     match &*ctx.store().batch(vec![Op::ListNamespaces(op)]).await? {
         [OpResult::Namespaces(listed)] => ensure_eq!(names(listed), expected, "{what}"),
-        other => return Err(Failure::new(format!("a listing answered {other:?}"))),
+        other => return Err(Failure::new(format!("a listing returned {other:?}"))),
     }
     Ok(())
 }
@@ -78,7 +78,7 @@ async fn in_order(ctx: StoreCtx) -> Done {
     check(&ctx, &root, |_| (), &NAMES).await
 }
 
-async fn each_once(ctx: StoreCtx) -> Done {
+async fn every_namespace_once(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     for key in ["k1", "k2", "k3", ""] {
         ctx.store().put(named(&root, "a"), key, n(1)).await?;
@@ -151,7 +151,7 @@ async fn wildcards(ctx: StoreCtx) -> Done {
         let condition = MatchCondition::Suffix(Namespace::from_text(suffix));
         check(&ctx, &root, |op| op.match_conditions.push(condition.clone()), expected).await?;
     }
-    // A label that is a star is found by itself as by any pattern.
+    // A label that is a star matches itself and any pattern.
     fill(&ctx, &root, &["*", "*.x"]).await?;
     let condition = MatchCondition::Prefix(named(&root, "*.x"));
     check(&ctx, &root, |op| op.match_conditions.push(condition.clone()), &["*.x", "é.x"]).await
@@ -180,7 +180,7 @@ async fn conditions_all_hold(ctx: StoreCtx) -> Done {
 async fn max_depth(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     fill(&ctx, &root, &NAMES).await?;
-    // The root is a label too.
+    // The case's root counts as a label.
     check(&ctx, &root, |op| op.max_depth = Some(1), &[""]).await?;
     check(&ctx, &root, |op| op.max_depth = Some(2), &["a", "a b", "a-b", "a0", "b", "c", "é", "世"]).await?;
     let of_two =
@@ -191,7 +191,7 @@ async fn max_depth(ctx: StoreCtx) -> Done {
     check(&ctx, &root, |op| op.max_depth = Some(usize::MAX), &NAMES).await
 }
 
-/// Conditions are about the whole namespace, not about what is left of it.
+/// Conditions apply to the whole namespace, not to the truncated one.
 async fn max_depth_after_conditions(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     fill(&ctx, &root, &NAMES).await?;
@@ -209,8 +209,8 @@ async fn max_depth_after_conditions(ctx: StoreCtx) -> Done {
     check(&ctx, &root, set, &["a"]).await
 }
 
-/// Between two namespaces that come to the same there may be others.
-async fn truncated_ones_that_are_not_neighbours(ctx: StoreCtx) -> Done {
+/// Namespaces that are truncated to the same one need not be adjacent.
+async fn truncated_duplicates_that_are_not_adjacent(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     fill(&ctx, &root, &["a", "a b", "a!.x", "a-b", "a-b.x", "a,", "a.b", "a.c", "a.c.d", "a/", "a0"]).await?;
     let expected = ["a", "a b", "a!", "a,", "a-b", "a/", "a0"];
@@ -263,7 +263,7 @@ async fn limit_after_truncation(ctx: StoreCtx) -> Done {
     check(&ctx, &root, set, &["b.9", "c.0", "c.1"]).await
 }
 
-async fn a_hundred_unless_it_says_otherwise(ctx: StoreCtx) -> Done {
+async fn the_default_limit_is_a_hundred(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let names: Vec<_> = (0..120).map(|at| format!("{at:03}")).collect();
     fill(&ctx, &root, &names.iter().map(|name| &**name).collect::<Vec<_>>()).await?;
@@ -272,7 +272,7 @@ async fn a_hundred_unless_it_says_otherwise(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn limits_beyond_all_bounds(ctx: StoreCtx) -> Done {
+async fn huge_limits_and_offsets(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     fill(&ctx, &root, &["a", "b"]).await?;
     for (limit, offset, expected) in [
@@ -288,7 +288,7 @@ async fn limits_beyond_all_bounds(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn the_last_item_takes_its_namespace(ctx: StoreCtx) -> Done {
+async fn deleting_the_last_item_removes_its_namespace(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     fill(&ctx, &root, &["a", "a.b", "b"]).await?;
     ctx.store().put(named(&root, "b"), "k2", n(1)).await?;
@@ -300,7 +300,7 @@ async fn the_last_item_takes_its_namespace(ctx: StoreCtx) -> Done {
     check(&ctx, &root, |op| op.max_depth = Some(2), &["a"]).await
 }
 
-async fn a_prefix_longer_than_what_is_there(ctx: StoreCtx) -> Done {
+async fn a_prefix_longer_than_the_namespaces(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     fill(&ctx, &root, &["a", "a.b"]).await?;
     let listed = ctx.store().list_namespaces().prefix(named(&root, "a.b.c")).await?;
@@ -321,13 +321,13 @@ async fn without_conditions(ctx: StoreCtx) -> Done {
     let listed = text(store.list_namespaces().max_depth(1).await?);
     ensure_eq!(listed, ["a", "a b", "a-b", "a0", "b", "c", "é", "世"], "first labels");
     let listed = text(store.list_namespaces().suffix(["c"]).max_depth(1).offset(1).limit(1).await?);
-    ensure_eq!(listed, ["a-b"], "second of the first labels of what ends with c");
+    ensure_eq!(listed, ["a-b"], "second of the first labels of namespaces that end with c");
     let listed = text(store.list_namespaces().prefix(Namespace::root()).limit(2).await?);
     ensure_eq!(listed, ["a", "a b"], "the first two");
     Ok(())
 }
 
-async fn several_at_once(ctx: StoreCtx) -> Done {
+async fn several_listings_in_one_batch(ctx: StoreCtx) -> Done {
     let (first, second) = (ctx.root(), ctx.root());
     fill(&ctx, &first, &["a", "b.c"]).await?;
     fill(&ctx, &second, &["x"]).await?;
@@ -346,7 +346,7 @@ async fn several_at_once(ctx: StoreCtx) -> Done {
     ensure_eq!(results.len(), expected.len(), "results");
     for (at, (result, expected)) in results.iter().zip(expected).enumerate() {
         let OpResult::Namespaces(listed) = result else {
-            return Err(Failure::new(format!("a listing answered {result:?}")));
+            return Err(Failure::new(format!("a listing returned {result:?}")));
         };
         ensure_eq!(names(listed), expected, "listing {at}");
     }

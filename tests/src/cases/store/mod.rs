@@ -1,4 +1,4 @@
-//! The cases of stores, a file for each group.
+//! The cases of stores, one file per group.
 
 mod batch;
 mod batched;
@@ -28,7 +28,7 @@ mod values;
 
 use crate::{Case, Stores};
 
-/// Every case of a store, in the order in which a report shows them.
+/// Every case of a store, in the order of the report.
 pub fn store_cases() -> Vec<Case<Stores>> {
     let groups = [
         get::cases,

@@ -1,4 +1,4 @@
-//! Random operations, on the in-memory store as the model and on the store under test.
+//! Random operations on the store under test, compared with the in-memory store.
 
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ cases!(stores "store_model";
 
 const RUNS: usize = 60;
 
-/// Namespaces that sort between one another, below that of the run.
+/// Namespaces whose order depends on the separator, below that of the run.
 const PLACES: [&[&str]; 8] =
     [&[], &["a"], &["a", "b"], &["a", "b", "c"], &["a-b"], &["a b", "c"], &["b"], &["é", "b"]];
 const KEYS: [&str; 5] = ["", "k", "K", "k.a", "é"];
 
-/// One operation. Places, keys and values are numbers, so that operations meet.
+/// One operation. Places, keys and values are small numbers, so that operations collide.
 #[derive(Debug, Clone)]
 enum Operation {
     Get { place: usize, key: usize },
@@ -39,7 +39,7 @@ enum Operation {
     List { conditions: Vec<(bool, usize)>, max_depth: Option<usize>, limit: usize, offset: usize },
 }
 
-/// What is put: numbers, texts, lists and objects, and entries that are not always there.
+/// The values of puts: numbers, texts, lists and objects, and optional entries.
 fn values() -> Vec<Json> {
     vec![
         json!({}),
@@ -125,7 +125,7 @@ async fn random_operations(ctx: StoreCtx) -> Done {
 }
 
 async fn random_operations_with_an_index(ctx: StoreCtx) -> Done {
-    // Scores are whole numbers, which every store makes the same.
+    // Scores are whole numbers, so that all stores compute the same.
     let index = index(Distance::InnerProduct).fields(["text", "more[*]"]);
     let real = ctx.open(StoreOptions::new().index(index.clone())).await?;
     search(RUNS, batches_with_queries, async move |batches| {
@@ -151,20 +151,20 @@ async fn run(root: Namespace, real: Store, model: Store, batches: Vec<Vec<Operat
     };
     let left = everything(real.clone()).await?;
     ensure_eq!(shown(&left)?, shown(&everything(model).await?)?, "everything at the end");
-    // Each run leaves nothing to the next one.
+    // Deletes everything before the next run.
     let OpResult::Items(left) = left else {
-        return Err(Failure::new(format!("a search answered {left:?}")));
+        return Err(Failure::new(format!("a search returned {left:?}")));
     };
     real.batch(left.iter().map(|found| delete_op(&found.item.namespace, &found.item.key)).collect()).await?;
     Ok(())
 }
 
-/// What two stores must have in common: not the times, but whether an item was updated.
+/// The parts of a result that must be equal in both stores: not the times, but whether an item was updated.
 fn shown(result: &OpResult) -> std::result::Result<Vec<String>, Failure> {
     let item = |item: &Item| -> Result<String> {
         let value: Json = item.value.decode()?;
         let updated = if item.updated_at > item.created_at { "updated" } else { "new" };
-        // Of the root of the run the last part would differ.
+        // The last part of the run's root would differ.
         Ok(format!("{:?} {:?} {value} {updated}", &item.namespace.labels()[1..], item.key))
     };
     Ok(match result {

@@ -1,4 +1,4 @@
-//! Namespaces: which ones are refused, and that no two of them meet.
+//! Namespaces: invalid ones are rejected, and no two collide.
 
 use checkpoint_core::ErrorKind;
 use checkpoint_core::store::{
@@ -10,12 +10,12 @@ use crate::fixture::{Done, expect_kind};
 use crate::store_case::StoreCtx;
 
 cases!(stores "store_namespaces";
-    wrong_labels_are_refused,
-    put_needs_a_namespace,
-    the_reserved_label_is_refused,
-    reserved_only_in_the_first_place,
-    one_wrong_operation_refuses_the_batch,
-    prefixes_are_of_whole_labels,
+    invalid_labels_are_rejected,
+    put_requires_a_namespace,
+    the_reserved_label_is_rejected,
+    reserved_only_as_the_first_label,
+    an_invalid_operation_rejects_the_batch,
+    prefixes_match_whole_labels,
     metacharacters_are_text,
     labels_below_the_dot,
     any_label,
@@ -41,7 +41,7 @@ fn every_op(namespace: &Namespace) -> checkpoint_core::Result<Vec<(&'static str,
     ])
 }
 
-async fn wrong_labels_are_refused(ctx: StoreCtx) -> Done {
+async fn invalid_labels_are_rejected(ctx: StoreCtx) -> Done {
     for label in ["", ".", "a.b", ".a", "a.", "\0", "a\0b"] {
         for namespace in
             [below(&ctx.root(), [label]), below(&ctx.root(), [label, "after"]), Namespace::from([label])]
@@ -55,12 +55,12 @@ async fn wrong_labels_are_refused(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn put_needs_a_namespace(ctx: StoreCtx) -> Done {
+async fn put_requires_a_namespace(ctx: StoreCtx) -> Done {
     let call = ctx.store().put(Namespace::root(), "k", n(1)).await;
     expect_kind(call, ErrorKind::InvalidArgument, "put without labels")
 }
 
-async fn the_reserved_label_is_refused(ctx: StoreCtx) -> Done {
+async fn the_reserved_label_is_rejected(ctx: StoreCtx) -> Done {
     for namespace in [Namespace::from(["langgraph"]), Namespace::from(["langgraph", "x"])] {
         let call = ctx.store().put(&namespace, "k", n(1)).await;
         expect_kind(call, ErrorKind::InvalidArgument, &format!("put with {namespace:?}"))?;
@@ -68,7 +68,7 @@ async fn the_reserved_label_is_refused(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn reserved_only_in_the_first_place(ctx: StoreCtx) -> Done {
+async fn reserved_only_as_the_first_label(ctx: StoreCtx) -> Done {
     for labels in ["langgraph", "langgraph2", "LangGraph", "*"] {
         let namespace = below(&ctx.root(), [labels]);
         ctx.store().put(&namespace, "k", n(1)).await?;
@@ -77,7 +77,7 @@ async fn reserved_only_in_the_first_place(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn one_wrong_operation_refuses_the_batch(ctx: StoreCtx) -> Done {
+async fn an_invalid_operation_rejects_the_batch(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     ctx.store().put(&root, "old", n(1)).await?;
     for (name, wrong) in every_op(&below(&root, ["a.b"]))? {
@@ -92,7 +92,7 @@ async fn one_wrong_operation_refuses_the_batch(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn prefixes_are_of_whole_labels(ctx: StoreCtx) -> Done {
+async fn prefixes_match_whole_labels(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     for (key, labels) in [
         ("u", &["u"][..]),
@@ -146,7 +146,7 @@ async fn metacharacters_are_text(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-/// Between a namespace and what is below it there are others, whose labels go on with a character below the dot.
+/// Labels that continue with a character below the dot sort between a namespace and its children.
 async fn labels_below_the_dot(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let beside = [
@@ -187,7 +187,7 @@ async fn any_label(ctx: StoreCtx) -> Done {
         ensure_eq!(value(ctx.store(), &namespace, "k").await?, n(number), "value in {namespace:?}");
         let found = ctx.store().search(&namespace).await?;
         ensure_eq!(found.len(), 1, "items in {namespace:?}");
-        ensure_eq!(found[0].item.namespace, namespace, "namespace of what was found");
+        ensure_eq!(found[0].item.namespace, namespace, "namespace of the found item");
     }
     let mut expected: Vec<_> = labels.iter().map(|label| below(&root, [label])).collect();
     expected.sort();
@@ -223,7 +223,7 @@ async fn case_matters(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-/// Neither a label nor a key runs over into the other.
+/// Labels and keys are not confused with each other.
 async fn an_item_beside_namespaces(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let places = [

@@ -1,4 +1,4 @@
-//! Filters that are none.
+//! Invalid filters.
 
 use checkpoint_core::store::{BaseStore, Comparison, Condition, ItemFilter, Op, SearchOp, StoreExt};
 use checkpoint_core::{Bytes, ErrorKind, Value};
@@ -11,12 +11,12 @@ use crate::store_case::StoreCtx;
 cases!(stores "store_operators";
     unknown_operators,
     operators_beside_keys,
-    order_of_what_has_none,
-    no_object,
-    what_json_does_not_have,
+    comparisons_without_an_order,
+    filters_that_are_not_objects,
+    values_that_json_lacks,
     too_deep,
-    as_deep_as_may_be,
-    nothing_of_the_batch_is_done,
+    the_maximum_depth,
+    an_invalid_filter_rejects_the_batch,
 );
 
 async fn unknown_operators(_ctx: StoreCtx) -> Done {
@@ -44,7 +44,7 @@ async fn operators_beside_keys(_ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-/// A store refuses it too, where it was not read from JSON.
+/// A store rejects it, too, if it was not parsed from JSON.
 async fn refused(ctx: &StoreCtx, filter: ItemFilter) -> Done {
     let what = format!("{filter:?}");
     let root = ctx.root();
@@ -54,7 +54,7 @@ async fn refused(ctx: &StoreCtx, filter: ItemFilter) -> Done {
     expect_kind(call, ErrorKind::InvalidArgument, &format!("{what} with limit 0"))
 }
 
-async fn order_of_what_has_none(ctx: StoreCtx) -> Done {
+async fn comparisons_without_an_order(ctx: StoreCtx) -> Done {
     for value in [Value::Bool(true), Value::Nil, Value::Array(vec![1.into()]), map(&[("a", 1.into())])] {
         for filter in [
             ItemFilter::new().gt("v", value.clone()),
@@ -71,14 +71,14 @@ async fn order_of_what_has_none(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn no_object(_ctx: StoreCtx) -> Done {
+async fn filters_that_are_not_objects(_ctx: StoreCtx) -> Done {
     for filter in [json!([1]), json!("v"), json!(null), json!(1)] {
         expect_kind(ItemFilter::from_json(&filter), ErrorKind::InvalidArgument, &filter.to_string())?;
     }
     Ok(())
 }
 
-async fn what_json_does_not_have(ctx: StoreCtx) -> Done {
+async fn values_that_json_lacks(ctx: StoreCtx) -> Done {
     for value in [
         Value::Float(f64::NAN),
         Value::Float(f64::INFINITY),
@@ -115,7 +115,7 @@ async fn too_deep(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn as_deep_as_may_be(ctx: StoreCtx) -> Done {
+async fn the_maximum_depth(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let value = (0..28).fold(json!(1), |inner, _| json!({ "a": inner }));
     ctx.store().put(&root, "deep", &value).await?;
@@ -133,12 +133,12 @@ async fn as_deep_as_may_be(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn nothing_of_the_batch_is_done(ctx: StoreCtx) -> Done {
+async fn an_invalid_filter_rejects_the_batch(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let mut search = SearchOp::new(&root);
     search.filter = ItemFilter::new().gt("v", true);
     let call = ctx.store().batch(vec![put_op(&root, "k", &n(1))?, Op::Search(search)]).await;
-    expect_kind(call, ErrorKind::InvalidArgument, "a batch with a wrong filter")?;
+    expect_kind(call, ErrorKind::InvalidArgument, "a batch with an invalid filter")?;
     ensure_eq!(all_keys(ctx.store(), &root).await?, Vec::<String>::new(), "keys");
     Ok(())
 }

@@ -16,13 +16,13 @@ cases!(stores "store_put";
     the_same_value_is_an_update,
     an_update_of_one_item_leaves_others,
     delete_removes,
-    delete_of_what_is_absent,
-    delete_is_of_one_item,
-    after_delete_begins_anew,
-    answers_done,
+    delete_of_a_missing_item,
+    delete_removes_only_one_item,
+    a_put_after_delete_is_a_new_item,
+    returns_done,
     a_struct_is_a_value,
-    what_is_no_object_is_refused,
-    nan_is_refused,
+    values_other_than_objects_are_rejected,
+    nan_is_rejected,
 );
 
 async fn replaces_the_whole_value(ctx: StoreCtx) -> Done {
@@ -42,7 +42,7 @@ async fn keeps_created_at(ctx: StoreCtx) -> Done {
     let first = read(ctx.store(), &root, "k").await?;
     let mut last = first.clone();
     for number in 1..4 {
-        // No clock stands still so long.
+        // Longer than the resolution of any clock.
         tokio::time::sleep(Duration::from_millis(2)).await;
         ctx.store().put(&root, "k", n(number)).await?;
         let item = read(ctx.store(), &root, "k").await?;
@@ -91,7 +91,7 @@ async fn delete_removes(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn delete_of_what_is_absent(ctx: StoreCtx) -> Done {
+async fn delete_of_a_missing_item(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     ctx.store().delete(&root, "k").await?;
     ctx.store().put(&root, "other", n(1)).await?;
@@ -101,7 +101,7 @@ async fn delete_of_what_is_absent(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn delete_is_of_one_item(ctx: StoreCtx) -> Done {
+async fn delete_removes_only_one_item(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let (inner, beside) = (below(&root, ["a"]), below(&root, ["a-"]));
     for namespace in [&root, &inner, &beside] {
@@ -116,7 +116,7 @@ async fn delete_is_of_one_item(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn after_delete_begins_anew(ctx: StoreCtx) -> Done {
+async fn a_put_after_delete_is_a_new_item(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     ctx.store().put(&root, "k", n(0)).await?;
     let first = read(ctx.store(), &root, "k").await?;
@@ -129,7 +129,7 @@ async fn after_delete_begins_anew(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn answers_done(ctx: StoreCtx) -> Done {
+async fn returns_done(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let ops = vec![put_op(&root, "a", &n(1))?, delete_op(&root, "b")];
     let results = ctx.store().batch(ops).await?;
@@ -145,14 +145,14 @@ async fn a_struct_is_a_value(ctx: StoreCtx) -> Done {
         read(ctx.store(), &root, "k").await?.value.decode()?;
     ensure_eq!(found.len(), 2, "entries");
     ensure_eq!(found.get("a"), Some(&1.5), "entry a");
-    // What was read can be put as it is.
+    // A value that was read can be put again.
     let item = read(ctx.store(), &root, "k").await?;
     ctx.store().put(&root, "copy", &item.value).await?;
     ensure_eq!(value(ctx.store(), &root, "copy").await?, json!({"a": 1.5, "b": -2.0}), "copy");
     Ok(())
 }
 
-async fn what_is_no_object_is_refused(ctx: StoreCtx) -> Done {
+async fn values_other_than_objects_are_rejected(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     ctx.store().put(&root, "k", n(1)).await?;
     for wrong in [json!([1]), json!("text"), json!(1), json!(null), json!(true)] {
@@ -164,7 +164,7 @@ async fn what_is_no_object_is_refused(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn nan_is_refused(ctx: StoreCtx) -> Done {
+async fn nan_is_rejected(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         let wrong = crate::fixture::map(&[("n", Value::Float(number))]);

@@ -1,4 +1,4 @@
-//! How many round trips and statements a call takes once its statements are prepared: as many as the backend documents.
+//! The number of round trips and statements per call, once its statements are prepared, as documented by the backend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ async fn get(ctx: StoreCtx) -> Done {
     let mut one = rounds(&counted, StoreCall::Get);
     while one.go_on()? {
         ensure!(one.call(counted.handle.get(&root, "1").into_future()).await?.is_some(), "no item");
-        // What is absent costs the same.
+        // A missing item costs the same.
         ensure!(one.call(counted.handle.get(&root, "absent").into_future()).await?.is_none(), "an item");
     }
     for items in [2, 3, 100] {
@@ -82,7 +82,7 @@ async fn check_puts(ctx: &StoreCtx, counted: &Arc<CountedStore>, indexed: bool) 
     while one.go_on()? {
         number += 1;
         one.call(counted.handle.put(&root, number.to_string(), text("1 2")).into_future()).await?;
-        // So does what replaces.
+        // An update costs the same.
         one.call(counted.handle.put(&root, number.to_string(), text("3")).into_future()).await?;
     }
     let mut many = rounds(counted, StoreCall::PutMany { indexed });
@@ -184,7 +184,7 @@ async fn batches_of_every_kind(ctx: StoreCtx) -> Done {
 }
 
 async fn sweep(ctx: StoreCtx) -> Done {
-    // Nobody else's items expire here.
+    // A separate database, where no other items expire.
     let target = ctx.fresh().await?;
     let counted = target.counted(StoreOptions::new()).await?;
     for items in [0, 3, 1000] {
@@ -200,7 +200,7 @@ async fn sweep(ctx: StoreCtx) -> Done {
                 })
                 .collect::<Result<_>>()?;
             counted.handle.batch(ops).await?;
-            // A read that came too early would prolong their lives.
+            // A read before they expire would refresh them.
             super::items::eventually("the items have expired", || async {
                 Ok(counted.handle.search(["a"]).refresh_ttl(false).await?.is_empty())
             })

@@ -11,16 +11,16 @@ cases!(stores "store_scores", [StoreNeed::Target(StoreFacility::Index)];
     cosine,
     l2,
     inner_product,
-    of_the_best_text,
-    ties_go_by_time,
-    ties_of_one_time_go_by_key,
+    the_best_text_is_the_score,
+    ties_are_ordered_by_time,
+    ties_of_one_time_are_ordered_by_key,
     ties_at_the_limit,
-    a_vector_of_zeros,
-    a_query_of_zeros,
+    a_zero_vector,
+    a_zero_query,
     large_and_small_numbers,
 );
 
-/// The vectors of the items, whose keys they are too.
+/// The vectors of the items, which are also their keys.
 const VECTORS: [&str; 8] = ["1 0 0", "2 0 0", "0 1 0", "3 4 0", "-1 0 0", "-3 -4 0", "1 1 1", "0 0 0.5"];
 
 async fn check(ctx: &StoreCtx, distance: Distance, table: &[(&str, &[(&str, &str)])]) -> Done {
@@ -29,7 +29,7 @@ async fn check(ctx: &StoreCtx, distance: Distance, table: &[(&str, &[(&str, &str
     put_all(&store, &root, &items).await?;
     for (query, expected) in table {
         let found = store.search(&root).query(*query).limit(100).await?;
-        // Of one time, so that equal scores come by key.
+        // Put in one batch, so that equal scores are ordered by key.
         let expected: Vec<_> = expected.iter().map(|(key, score)| (*key, (*score).to_owned())).collect();
         ensure_eq!(scores(&found), expected, "scores of {query}");
         for limit in 1..4 {
@@ -136,7 +136,7 @@ async fn inner_product(ctx: StoreCtx) -> Done {
     check(&ctx, Distance::InnerProduct, &table).await
 }
 
-async fn of_the_best_text(ctx: StoreCtx) -> Done {
+async fn the_best_text_is_the_score(ctx: StoreCtx) -> Done {
     for (distance, score) in
         [(Distance::Cosine, "0.60000"), (Distance::L2, "-1.00000"), (Distance::InnerProduct, "9.00000")]
     {
@@ -154,7 +154,7 @@ async fn of_the_best_text(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn ties_go_by_time(ctx: StoreCtx) -> Done {
+async fn ties_are_ordered_by_time(ctx: StoreCtx) -> Done {
     for distance in [Distance::Cosine, Distance::L2, Distance::InnerProduct] {
         let (store, root) = (ctx.open(indexed(distance)).await?, ctx.root());
         for key in ["b", "d", "a", "c"] {
@@ -168,7 +168,7 @@ async fn ties_go_by_time(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn ties_of_one_time_go_by_key(ctx: StoreCtx) -> Done {
+async fn ties_of_one_time_are_ordered_by_key(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.open(indexed(Distance::InnerProduct)).await?, ctx.root());
     let near = || text("1 0 0");
     put_all(
@@ -182,7 +182,7 @@ async fn ties_of_one_time_go_by_key(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-/// Of equal ones the same are found whatever the limit is.
+/// Ties are broken in the same way for every limit.
 async fn ties_at_the_limit(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.open(indexed(Distance::L2)).await?, ctx.root());
     for number in 0..30 {
@@ -199,8 +199,8 @@ async fn ties_at_the_limit(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-/// It has no angle to anything, so that its item is not found by an angle.
-async fn a_vector_of_zeros(ctx: StoreCtx) -> Done {
+/// It has no cosine similarity to any vector, so its item is not found by cosine.
+async fn a_zero_vector(ctx: StoreCtx) -> Done {
     for distance in [Distance::Cosine, Distance::L2, Distance::InnerProduct] {
         let (store, root) = (ctx.open(indexed(distance)).await?, ctx.root());
         put_all(&store, &root, &[("zero", text("0 0 0")), ("far", text("-3 0 0")), ("near", text("1 0 0"))])
@@ -215,7 +215,7 @@ async fn a_vector_of_zeros(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn a_query_of_zeros(ctx: StoreCtx) -> Done {
+async fn a_zero_query(ctx: StoreCtx) -> Done {
     for (distance, expected) in [
         (Distance::L2, &[("a", "-1.00000"), ("b", "-2.00000")]),
         (Distance::InnerProduct, &[("a", "0.00000"), ("b", "0.00000")]),
@@ -230,7 +230,7 @@ async fn a_query_of_zeros(ctx: StoreCtx) -> Done {
     store.put(&root, "k", text("1 0 0")).await?;
     let found = store.search(&root).query("nothing").await?;
     ensure_eq!(keys(&found), Vec::<&str>::new(), "keys by an angle to nothing");
-    // Another text of an item of zeros counts.
+    // Another text of the same item is found.
     store.put(&root, "k", serde_json::json!({"l": ["0 0 0", "3 4 0"]})).index(["l[*]"]).await?;
     let found = store.search(&root).query("1 0 0").await?;
     ensure_eq!(scores(&found), [("k", "0.60000".to_owned())], "scores beside a text of zeros");

@@ -1,4 +1,4 @@
-//! Searches without a query: where, in what order, how many.
+//! Searches without a query: namespaces, order and limits.
 
 use checkpoint_core::store::{BaseStore, ItemFilter, Namespace, Op, SearchOp, StoreExt};
 use checkpoint_core::{Error, ErrorKind};
@@ -12,20 +12,20 @@ use crate::{StoreFacility, StoreOptions};
 cases!(stores "store_search";
     the_newest_comes_first,
     an_update_moves_to_the_front,
-    items_of_one_batch_by_namespace_and_key,
-    ten_unless_it_says_otherwise,
+    items_of_one_batch_are_ordered_by_namespace_and_key,
+    the_default_limit_is_ten,
     limit_and_offset,
     pages_are_complete,
     pages_of_items_of_one_time,
-    limits_beyond_all_bounds,
-    nothing_there,
+    huge_limits_and_offsets,
+    no_matching_items,
     results_have_no_score,
     the_root_has_everything [StoreNeed::Target(StoreFacility::Fresh)],
     filter_and_page,
-    several_at_once,
+    several_searches_in_one_batch,
     over_a_thousand_items,
-    a_query_needs_an_index,
-    the_empty_query_needs_an_index,
+    a_query_requires_an_index,
+    the_empty_query_requires_an_index,
 );
 
 async fn the_newest_comes_first(ctx: StoreCtx) -> Done {
@@ -42,13 +42,13 @@ async fn an_update_moves_to_the_front(ctx: StoreCtx) -> Done {
     put_numbered(ctx.store(), &root, 4).await?;
     ctx.store().put(&root, "k1", n(9)).await?;
     ensure_eq!(all_keys(ctx.store(), &root).await?, ["k1", "k3", "k2", "k0"], "keys");
-    // Reading does not.
+    // A read does not.
     ctx.store().get(&root, "k0").await?;
     ensure_eq!(all_keys(ctx.store(), &root).await?, ["k1", "k3", "k2", "k0"], "keys after a read");
     Ok(())
 }
 
-async fn items_of_one_batch_by_namespace_and_key(ctx: StoreCtx) -> Done {
+async fn items_of_one_batch_are_ordered_by_namespace_and_key(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let places = [
         (root.clone(), "a"),
@@ -68,7 +68,7 @@ async fn items_of_one_batch_by_namespace_and_key(ctx: StoreCtx) -> Done {
     let mut expected = places.to_vec();
     expected.sort();
     ensure_eq!(found, expected, "items");
-    // An older batch comes after it, whatever its names are.
+    // An older batch follows, regardless of its names.
     let older = ctx.root();
     ctx.store().batch(vec![put_op(&older, "a", &n(1))?, put_op(&older, "b", &n(1))?]).await?;
     ctx.store().batch(vec![put_op(&older, "z", &n(1))?, put_op(&older, "y", &n(1))?]).await?;
@@ -76,7 +76,7 @@ async fn items_of_one_batch_by_namespace_and_key(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn ten_unless_it_says_otherwise(ctx: StoreCtx) -> Done {
+async fn the_default_limit_is_ten(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     put_numbered(ctx.store(), &root, 12).await?;
     let found = ctx.store().search(&root).await?;
@@ -129,7 +129,7 @@ async fn pages_of_items_of_one_time(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn limits_beyond_all_bounds(ctx: StoreCtx) -> Done {
+async fn huge_limits_and_offsets(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     put_numbered(ctx.store(), &root, 3).await?;
     for (limit, offset, expected) in [
@@ -146,7 +146,7 @@ async fn limits_beyond_all_bounds(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn nothing_there(ctx: StoreCtx) -> Done {
+async fn no_matching_items(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     ensure_eq!(ctx.store().search(&root).await?.len(), 0, "items");
     put_numbered(ctx.store(), &root, 3).await?;
@@ -194,7 +194,7 @@ async fn filter_and_page(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn several_at_once(ctx: StoreCtx) -> Done {
+async fn several_searches_in_one_batch(ctx: StoreCtx) -> Done {
     let (first, second) = (ctx.root(), ctx.root());
     put_numbered(ctx.store(), &first, 4).await?;
     put_all(ctx.store(), &second, &[("x", json!({"n": 2}))]).await?;
@@ -246,15 +246,15 @@ async fn over_a_thousand_items(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn a_query_needs_an_index(ctx: StoreCtx) -> Done {
+async fn a_query_requires_an_index(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     ctx.store().put(&root, "k", n(1)).await?;
-    ensure!(!ctx.store().capabilities().semantic_search, "a store without an index says that it has one");
+    ensure!(!ctx.store().capabilities().semantic_search, "a store without an index declares semantic search");
     let call = ctx.store().search(&root).query("text").await;
     expect_kind(call, ErrorKind::Unsupported, "a query without an index")?;
     let call = ctx.store().search(&root).query("text").limit(0).await;
     expect_kind(call, ErrorKind::Unsupported, "a query for nothing without an index")?;
-    // Nothing of its batch is done.
+    // The whole batch is rejected.
     let mut op = SearchOp::new(&root);
     op.query = Some("text".into());
     let call = ctx.store().batch(vec![put_op(&root, "new", &n(2))?, Op::Search(op)]).await;
@@ -263,7 +263,7 @@ async fn a_query_needs_an_index(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn the_empty_query_needs_an_index(ctx: StoreCtx) -> Done {
+async fn the_empty_query_requires_an_index(ctx: StoreCtx) -> Done {
     let call = ctx.store().search(ctx.root()).query("").await;
     expect_kind(call, ErrorKind::Unsupported, "an empty query without an index")
 }

@@ -1,4 +1,4 @@
-//! Setting up, handles, and what a store says of itself.
+//! Setup, handles, and the store's name and debug output.
 
 use checkpoint_core::ErrorKind;
 use checkpoint_core::store::{BaseStore, Distance, Namespace, StoreExt};
@@ -10,9 +10,9 @@ use crate::store_case::{StoreCtx, StoreNeed};
 use crate::{StoreFacility, StoreOptions};
 
 cases!(stores "store_setup";
-    may_be_repeated,
-    many_at_once,
-    by_many_handles_at_once [StoreNeed::Target(StoreFacility::Fresh)],
+    is_idempotent,
+    many_concurrent_setups,
+    concurrent_setups_by_many_handles [StoreNeed::Target(StoreFacility::Fresh)],
     errors_name_the_backend,
     errors_show_no_values,
     boxes_and_arcs_are_stores,
@@ -20,7 +20,7 @@ cases!(stores "store_setup";
     an_index_added_later [StoreNeed::Durable, StoreNeed::Target(StoreFacility::Fresh), StoreNeed::Target(StoreFacility::Index)],
 );
 
-async fn may_be_repeated(ctx: StoreCtx) -> Done {
+async fn is_idempotent(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     ctx.store().put(&root, "k", n(1)).await?;
     for _ in 0..3 {
@@ -30,7 +30,7 @@ async fn may_be_repeated(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn many_at_once(ctx: StoreCtx) -> Done {
+async fn many_concurrent_setups(ctx: StoreCtx) -> Done {
     let calls: Vec<_> = (0..8)
         .map(|_| {
             let store = ctx.store().clone();
@@ -43,7 +43,7 @@ async fn many_at_once(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn by_many_handles_at_once(ctx: StoreCtx) -> Done {
+async fn concurrent_setups_by_many_handles(ctx: StoreCtx) -> Done {
     let target = ctx.fresh().await?;
     let mut calls = Vec::new();
     for at in 0..8 {
@@ -65,7 +65,7 @@ async fn errors_name_the_backend(ctx: StoreCtx) -> Done {
     let (backend, root) = (ctx.store().backend(), ctx.root());
     ensure!(!backend.is_empty(), "the backend has no name");
     let Err(error) = ctx.store().search(&root).query("x").await else {
-        return Err(Failure::new("a query without an index is answered"));
+        return Err(Failure::new("a query without an index succeeded"));
     };
     ensure_eq!(error.backend(), Some(backend), "backend of {error}");
     Ok(())
@@ -77,7 +77,7 @@ async fn errors_show_no_values(ctx: StoreCtx) -> Done {
         put_op(&Namespace::root(), "k", &text("secret word"))?,
     ];
     let Err(error) = ctx.store().batch(ops).await else {
-        return Err(Failure::new("a put at the root is taken"));
+        return Err(Failure::new("a put at the root was accepted"));
     };
     ensure_eq!(error.kind(), ErrorKind::InvalidArgument, "kind of error");
     ensure!(!format!("{error} {error:?}").contains("secret word"), "{error:?}");
@@ -104,7 +104,7 @@ async fn debug_shows_no_values(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-/// Items from before are there without a query, and are found by one once they are put again.
+/// Earlier items are found without a query, and by a query after they are put again.
 async fn an_index_added_later(ctx: StoreCtx) -> Done {
     let target = ctx.fresh().await?;
     let plain = target.open(StoreOptions::default()).await?;
@@ -116,7 +116,7 @@ async fn an_index_added_later(ctx: StoreCtx) -> Done {
     ensure_eq!(keys(&store.search(["a"]).await?), ["old"], "keys");
     store.put(["a"], "old", text("1")).await?;
     ensure_eq!(keys(&store.search(["a"]).query("1").await?), ["old"], "keys by a query");
-    // A handle without an index deletes vectors too.
+    // A handle without an index deletes vectors, too.
     plain.delete(["a"], "old").await?;
     plain.put(["a"], "old", text("1")).await?;
     ensure_eq!(

@@ -1,6 +1,6 @@
-//! Times to live.
+//! Times to live (TTLs).
 //!
-//! Nothing here asks how long something took: what is to expire is awaited, and what is to stay has hours left.
+//! No case measures time: cases wait until items expire, and items that must not expire have hours left.
 
 use std::time::{Duration, Instant};
 
@@ -15,39 +15,39 @@ use crate::{Store, StoreFacility, StoreOptions};
 cases!(stores "store_ttl";
     an_item_expires,
     fractions_of_a_minute,
-    for_ever_unless_it_says_otherwise,
+    no_ttl_by_default,
     invisible_in_every_read,
     a_default,
-    no_ttl_against_a_default,
-    a_ttl_against_a_default,
+    no_ttl_overrides_the_default,
+    a_ttl_overrides_the_default,
     a_put_without_ttl_clears_it,
-    a_put_sets_it_anew,
-    put_over_an_expired_item_begins_anew,
+    a_put_resets_it,
+    a_put_over_an_expired_item_is_a_new_item,
     delete_of_an_expired_item,
     a_get_refreshes,
     a_search_refreshes,
-    a_read_does_not_refresh_if_told_so,
+    a_read_with_refresh_off,
     a_store_that_does_not_refresh,
-    a_read_refreshes_if_told_so,
-    only_what_was_found_is_refreshed,
+    a_read_with_refresh_on,
+    only_found_items_are_refreshed,
     an_expired_item_is_not_refreshed,
-    wrong_ones_are_refused,
-    long_ones,
-    refreshing_is_no_update,
-    sweep_removes_what_has_expired [StoreNeed::Target(StoreFacility::Fresh)],
-    sweep_of_nothing [StoreNeed::Target(StoreFacility::Fresh)],
-    sweep_of_many [StoreNeed::Target(StoreFacility::Fresh)],
+    invalid_ttls_are_rejected,
+    long_ttls,
+    a_refresh_is_not_an_update,
+    sweep_removes_expired_items [StoreNeed::Target(StoreFacility::Fresh)],
+    sweep_without_expired_items [StoreNeed::Target(StoreFacility::Fresh)],
+    sweep_of_many_items [StoreNeed::Target(StoreFacility::Fresh)],
 );
 
 const SHORT: Duration = Duration::from_millis(80);
 const HOURS: Duration = Duration::from_secs(5 * 3600);
 
-/// A handle with such a configuration.
+/// A handle with this configuration.
 async fn with(ctx: &StoreCtx, config: TtlConfig) -> Result<Store> {
     ctx.open(StoreOptions::new().ttl(config)).await
 }
 
-/// Whether an item is gone, seen without letting its time begin anew.
+/// Whether an item is gone, read without a refresh.
 async fn is_gone(store: &Store, namespace: &Namespace, key: &str) -> Result<bool> {
     Ok(store.get(namespace, key).refresh_ttl(false).await?.is_none())
 }
@@ -57,7 +57,7 @@ async fn expires(store: &Store, namespace: &Namespace, key: &str) -> Done {
     eventually(&format!("{key} has expired"), || is_gone(store, namespace, key)).await
 }
 
-/// Waits until what is put now with the short time has expired, and with it all that was put before.
+/// Waits until an item that is put now with the short TTL has expired, and with it all that were put before.
 async fn short_is_over(store: &Store, namespace: &Namespace) -> Done {
     store.put(namespace, "the clock", n(0)).ttl(SHORT).await?;
     expires(store, namespace, "the clock").await
@@ -73,7 +73,7 @@ async fn an_item_expires(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-/// Whatever a column of whole minutes would make of them.
+/// TTLs that a column of whole minutes cannot represent.
 async fn fractions_of_a_minute(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.store(), ctx.root());
     let put = |key: &str, minutes: f64| -> Result<Op> {
@@ -83,7 +83,7 @@ async fn fractions_of_a_minute(ctx: StoreCtx) -> Done {
     };
     store.batch(vec![put("0.001", 0.001)?, put("0.4", 0.4)?, put("0.5", 0.5)?, put("1.4", 1.4)?]).await?;
     expires(store, &root, "0.001").await?;
-    // Half a minute is not none: these are there, and stay when they are read.
+    // Half a minute is not rounded to zero: these items exist, and still do after a read.
     for _ in 0..2 {
         for key in ["0.4", "0.5", "1.4"] {
             read(store, &root, key).await?;
@@ -93,7 +93,7 @@ async fn fractions_of_a_minute(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn for_ever_unless_it_says_otherwise(ctx: StoreCtx) -> Done {
+async fn no_ttl_by_default(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.store(), ctx.root());
     store.put(&root, "default", n(1)).await?;
     store.put(&root, "never", n(1)).no_ttl().await?;
@@ -110,7 +110,7 @@ async fn invisible_in_every_read(ctx: StoreCtx) -> Done {
     store.put(&b, "long", n(1)).ttl(HOURS).await?;
     expires(store, &b, "short").await?;
     expires(store, &a, "short").await?;
-    ensure!(store.get(&a, "short").await?.is_none(), "a get that refreshes finds it");
+    ensure!(store.get(&a, "short").await?.is_none(), "a refreshing get finds it");
     ensure_eq!(all_keys(store, &root).await?, ["long"], "keys");
     let found = store.search(&root).filter(ItemFilter::new().eq("n", 1)).await?;
     ensure_eq!(keys(&found), ["long"], "keys by a filter");
@@ -123,9 +123,9 @@ async fn invisible_in_every_read(ctx: StoreCtx) -> Done {
         std::slice::from_ref(&b),
         "namespaces that are cut"
     );
-    ensure_eq!(store.list_namespaces().prefix(&a).max_depth(1).await?, [], "namespaces of what has expired");
+    ensure_eq!(store.list_namespaces().prefix(&a).max_depth(1).await?, [], "namespaces of expired items");
     let results = store.batch(vec![get_op(&a, "short"), get_op(&root, "short")]).await?;
-    ensure_eq!(got(&results[0])?, None, "what a batch reads");
+    ensure_eq!(got(&results[0])?, None, "the result of a get in a batch");
     Ok(())
 }
 
@@ -134,13 +134,13 @@ async fn a_default(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     store.put(&root, "k", n(1)).await?;
     expires(&store, &root, "k").await?;
-    // An update has it too.
+    // An update has it, too.
     store.put(&root, "k", n(1)).no_ttl().await?;
     store.put(&root, "k", n(2)).await?;
     expires(&store, &root, "k").await
 }
 
-async fn no_ttl_against_a_default(ctx: StoreCtx) -> Done {
+async fn no_ttl_overrides_the_default(ctx: StoreCtx) -> Done {
     let store = with(&ctx, TtlConfig::new().default_ttl(SHORT)).await?;
     let root = ctx.root();
     store.put(&root, "stays", n(1)).no_ttl().await?;
@@ -151,7 +151,7 @@ async fn no_ttl_against_a_default(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn a_ttl_against_a_default(ctx: StoreCtx) -> Done {
+async fn a_ttl_overrides_the_default(ctx: StoreCtx) -> Done {
     let store = with(&ctx, TtlConfig::new().default_ttl(SHORT)).await?;
     let root = ctx.root();
     store.put(&root, "long", n(1)).ttl(HOURS).await?;
@@ -171,7 +171,7 @@ async fn a_put_without_ttl_clears_it(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn a_put_sets_it_anew(ctx: StoreCtx) -> Done {
+async fn a_put_resets_it(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.store(), ctx.root());
     store.put(&root, "longer", n(1)).ttl(SHORT).await?;
     store.put(&root, "longer", n(2)).ttl(HOURS).await?;
@@ -182,7 +182,7 @@ async fn a_put_sets_it_anew(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn put_over_an_expired_item_begins_anew(ctx: StoreCtx) -> Done {
+async fn a_put_over_an_expired_item_is_a_new_item(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.store(), ctx.root());
     // On a slow machine the first one may expire before it is read.
     let mut first = None;
@@ -199,7 +199,7 @@ async fn put_over_an_expired_item_begins_anew(ctx: StoreCtx) -> Done {
     let second = read(store, &root, "k").await?;
     ensure_eq!(second.value.decode::<serde_json::Value>()?, n(2), "value");
     ensure_eq!(second.created_at, second.updated_at, "times of a new item");
-    ensure!(second.created_at > first.created_at, "created_at is that of the item that has expired");
+    ensure!(second.created_at > first.created_at, "created_at is that of the expired item");
     Ok(())
 }
 
@@ -212,18 +212,17 @@ async fn delete_of_an_expired_item(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-/// How long what is refreshed lives: nothing that a case does in between takes as long, unless the machine is asleep,
-/// which is seen.
+/// The TTL of refreshed items. No step of a case takes as long, unless the machine is suspended, which is detected.
 const REFRESHED: Duration = Duration::from_millis(1500);
 
-/// Lets an item's time begin anew until another one of the same time, which was put with it, is gone. The first is
-/// there then.
+/// Refreshes an item until another one with the same TTL, which was put with it, has expired. The first must still
+/// exist then.
 async fn is_kept_alive<F: Future<Output = Result<()>>>(
     store: &Store,
     root: &Namespace,
     refresh: impl Fn() -> F,
 ) -> Done {
-    // Again where the refresh came so late that it says nothing.
+    // Repeats if the refresh was too late to prove anything.
     for _ in 0..20 {
         let put = |key| -> Result<Op> {
             let mut op = PutOp::new(root, key, object(&n(1))?);
@@ -246,14 +245,14 @@ async fn is_kept_alive<F: Future<Output = Result<()>>>(
                     return Ok(());
                 }
                 if begun.elapsed() < REFRESHED {
-                    return Err(crate::Failure::new("an item expired although its time began anew"));
+                    return Err(crate::Failure::new("an item expired despite its refresh"));
                 }
                 break;
             }
             tokio::time::sleep(Duration::from_millis(40)).await;
         }
     }
-    Err(crate::Failure::new("the machine is too slow to see anything"))
+    Err(crate::Failure::new("the machine is too slow for this case"))
 }
 
 async fn a_get_refreshes(ctx: StoreCtx) -> Done {
@@ -263,11 +262,11 @@ async fn a_get_refreshes(ctx: StoreCtx) -> Done {
 
 async fn a_search_refreshes(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.store(), ctx.root());
-    // By one that finds the other one too, both would be kept: so it is found by its place.
+    // A search that found both would refresh both, so it uses limit and offset.
     is_kept_alive(store, &root, || async { store.search(&root).limit(1).await.map(drop) }).await
 }
 
-async fn a_read_does_not_refresh_if_told_so(ctx: StoreCtx) -> Done {
+async fn a_read_with_refresh_off(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.store(), ctx.root());
     store.put(&root, "k", n(1)).ttl(SHORT * 4).await?;
     eventually("reads without a refresh let it expire", || async {
@@ -290,7 +289,7 @@ async fn a_store_that_does_not_refresh(ctx: StoreCtx) -> Done {
     .await
 }
 
-async fn a_read_refreshes_if_told_so(ctx: StoreCtx) -> Done {
+async fn a_read_with_refresh_on(ctx: StoreCtx) -> Done {
     let store = with(&ctx, TtlConfig::new().refresh_on_read(false)).await?;
     let root = ctx.root();
     is_kept_alive(&store, &root, || async { store.get(&root, "kept").refresh_ttl(true).await.map(drop) })
@@ -300,7 +299,7 @@ async fn a_read_refreshes_if_told_so(ctx: StoreCtx) -> Done {
         .await
 }
 
-async fn only_what_was_found_is_refreshed(ctx: StoreCtx) -> Done {
+async fn only_found_items_are_refreshed(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.store(), ctx.root());
     let (inner, beside) = (below(&root, ["a"]), below(&root, ["b"]));
     for (namespace, key, number) in
@@ -309,7 +308,7 @@ async fn only_what_was_found_is_refreshed(ctx: StoreCtx) -> Done {
         store.put(namespace, key, n(number)).ttl(SHORT * 4).await?;
     }
     store.put(&inner, "found", n(2)).ttl(HOURS).await?;
-    eventually("what a search does not find expires", || async {
+    eventually("items that a search does not find expire", || async {
         let filter = ItemFilter::new().eq("n", 2);
         let found = store.search(&inner).filter(filter).limit(1).await?;
         let gone = is_gone(store, &inner, "other number").await?
@@ -331,7 +330,7 @@ async fn an_expired_item_is_not_refreshed(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn wrong_ones_are_refused(ctx: StoreCtx) -> Done {
+async fn invalid_ttls_are_rejected(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.store(), ctx.root());
     store.put(&root, "old", n(1)).await?;
     for minutes in [0.0, -0.0, -1.0, -1e-9, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300, 1e-300] {
@@ -354,22 +353,22 @@ async fn wrong_ones_are_refused(ctx: StoreCtx) -> Done {
     ensure_eq!(value(store, &root, "old").await?, n(1), "value");
     let opened =
         ctx.target().open(StoreOptions::new().ttl(TtlConfig::new().default_ttl(Duration::ZERO))).await;
-    expect_kind(opened, ErrorKind::InvalidConfig, "a default of no time")
+    expect_kind(opened, ErrorKind::InvalidConfig, "a default TTL of zero")
 }
 
-async fn long_ones(ctx: StoreCtx) -> Done {
+async fn long_ttls(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.store(), ctx.root());
     for years in [1, 100, 1000, 3999] {
         let ttl = Duration::from_secs(years * 365 * 24 * 3600);
         store.put(&root, years.to_string(), n(1)).ttl(ttl).await?;
-        // A refresh adds the same again.
+        // A refresh adds the TTL again.
         read(store, &root, &years.to_string()).await?;
     }
     ensure_eq!(all_keys(store, &root).await?, ["3999", "1000", "100", "1"], "keys");
     Ok(())
 }
 
-async fn refreshing_is_no_update(ctx: StoreCtx) -> Done {
+async fn a_refresh_is_not_an_update(ctx: StoreCtx) -> Done {
     let (store, root) = (ctx.store(), ctx.root());
     store.put(&root, "a", n(1)).ttl(HOURS).await?;
     store.put(&root, "b", n(1)).ttl(HOURS).await?;
@@ -383,7 +382,7 @@ async fn refreshing_is_no_update(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn sweep_removes_what_has_expired(ctx: StoreCtx) -> Done {
+async fn sweep_removes_expired_items(ctx: StoreCtx) -> Done {
     let store = ctx.fresh().await?.open(StoreOptions::default()).await?;
     store.setup().await?;
     let root = Namespace::from(["a"]);
@@ -401,7 +400,7 @@ async fn sweep_removes_what_has_expired(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn sweep_of_nothing(ctx: StoreCtx) -> Done {
+async fn sweep_without_expired_items(ctx: StoreCtx) -> Done {
     let store = ctx.fresh().await?.open(StoreOptions::default()).await?;
     store.setup().await?;
     ensure_eq!(store.sweep_ttl().await?, 0, "items swept in an empty store");
@@ -411,7 +410,7 @@ async fn sweep_of_nothing(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn sweep_of_many(ctx: StoreCtx) -> Done {
+async fn sweep_of_many_items(ctx: StoreCtx) -> Done {
     let store = ctx.fresh().await?.open(StoreOptions::default()).await?;
     store.setup().await?;
     store.put(["a"], "k", n(1)).await?;

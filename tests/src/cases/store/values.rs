@@ -22,7 +22,7 @@ cases!(stores "store_values";
     escapes,
     with_nul,
     duplicate_keys,
-    what_looks_like_something_else,
+    values_that_look_like_another_format,
 );
 
 async fn round_trip(ctx: &StoreCtx, stored: &Json, what: &str) -> Done {
@@ -73,7 +73,7 @@ async fn numbers(ctx: StoreCtx) -> Done {
     ctx.store().put(&root, "k", &numbers).await?;
     let found = value(ctx.store(), &root, "k").await?;
     ensure_eq!(found["i"], numbers["i"], "integers");
-    // A database may write 1e21 as an integer.
+    // A database may return 1e21 as an integer.
     let floats = |json: &Json| -> Option<Vec<f64>> { json.as_array()?.iter().map(Json::as_f64).collect() };
     ensure_eq!(floats(&found["f"]), floats(&numbers["f"]), "floats");
     Ok(())
@@ -110,7 +110,7 @@ async fn deeply_nested(ctx: StoreCtx) -> Done {
 }
 
 async fn of_a_megabyte(ctx: StoreCtx) -> Done {
-    // Text that does not repeat.
+    // Incompressible text.
     let text: String =
         (0..350_000_u32).filter_map(|at| char::from_u32(0x4e00 + at * 7919 % 20_011)).collect();
     ensure!(text.len() >= 1 << 20, "the text has {} bytes", text.len());
@@ -145,7 +145,7 @@ async fn with_nul(ctx: StoreCtx) -> Done {
             }
         }
     }
-    // A backslash before it makes it text.
+    // An escaped backslash makes it plain text.
     let root = ctx.root();
     let stored = JsonObject::from_text(r#"{"t": "\\u0000", "\\u0000": "\\\\u0000"}"#)?;
     ctx.store().put(&root, "k", &stored).await?;
@@ -158,7 +158,7 @@ async fn duplicate_keys(ctx: StoreCtx) -> Done {
     let root = ctx.root();
     let twice = r#"{"a": 1, "b": 2, "o": {"x": 1, "y": 2, "x": 3}, "l": [{"x": 1, "x": 2}], "a": 3}"#;
     ctx.store().put(&root, "k", &JsonObject::from_text(twice)?).await?;
-    // Every reader takes the last one.
+    // Every reader uses the last one.
     let once = json!({"a": 3, "b": 2, "o": {"x": 3, "y": 2}, "l": [{"x": 2}]});
     ensure_eq!(value(ctx.store(), &root, "k").await?, once, "value");
     for (filter, expected) in [
@@ -179,10 +179,10 @@ async fn duplicate_keys(ctx: StoreCtx) -> Done {
     Ok(())
 }
 
-async fn what_looks_like_something_else(ctx: StoreCtx) -> Done {
+async fn values_that_look_like_another_format(ctx: StoreCtx) -> Done {
     let odd = json!({
         "number": "1", "yes": "true", "nothing": "null", "json": "{\"a\": 1}", "date": "2024-01-01T00:00:00Z",
         "lc": 2, "type": "constructor", "$eq": 1, "__proto__": {}, "__class__": "x", "\\x00": "\\x00",
     });
-    round_trip(&ctx, &odd, "what looks like something else").await
+    round_trip(&ctx, &odd, "values that look like another format").await
 }
