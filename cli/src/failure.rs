@@ -30,9 +30,9 @@ const PHRASES: [(&str, &str); 8] = [
     ("run setup()", "run `ckpt setup`"),
     ("set pgbouncer(true)", "add pgbouncer=true to the URL"),
     ("base_url", "--embed-url"),
-    ("; a key is given by api_key()", ", and no key, which is in OPENAI_API_KEY"),
-    (", or give it by api_key()", ""),
-    ("leave dimensions away", "leave --embed-shorten away"),
+    ("pass the key to api_key()", "set the key in OPENAI_API_KEY"),
+    (", or pass it to api_key()", ""),
+    ("do not set dimensions", "do not set --embed-shorten"),
     ("set dims to the model's", "set --embed-dims to the model's"),
     ("AnnIndex::Flat", "--ann flat"),
 ];

@@ -388,9 +388,9 @@ fn errors_do_not_contain_the_password(server: &Server) {
         (format!("postgres://{user}:{PASSWORD}@{host}/x?foo={PASSWORD}"), 2, "foo"),
         (format!("postgres://{user}:{PASSWORD}@{host}:{PASSWORD}/x"), 2, "port"),
         (format!("postgres://{user}:{PASSWORD}@{host}/x?schema=%{PASSWORD}"), 2, "schema"),
-        (format!("{PASSWORD}@{host}/x"), 2, "not a URL"),
-        (format!("{PASSWORD}@host/x"), 2, "not a URL"),
-        (format!("user={user} password={PASSWORD} foo={PASSWORD}"), 2, "not known"),
+        (format!("{PASSWORD}@{host}/x"), 2, "not a database URL"),
+        (format!("{PASSWORD}@host/x"), 2, "not a database URL"),
+        (format!("user={user} password={PASSWORD} foo={PASSWORD}"), 2, "is unknown"),
         (format!("password={PASSWORD} port={PASSWORD}"), 2, "port"),
     ] {
         let line = failure(&run(&url, &["threads"]), code);

@@ -173,8 +173,8 @@ def test_exceptions_of_a_serde_pass(saver: Any, flow: Flow) -> None:
         (PostgresSaver, "sqlite:///some/file.sqlite", "SqliteSaver"),
         (PostgresSaver, "mysql://user:hunter2@127.0.0.1/db", "mysql|postgres"),
         (SqliteSaver, "redis://:hunter2@127.0.0.1:6379", "redis|file"),
-        (PostgresSaver, "agents.sqlite", "no = and no value"),
-        (PostgresSaver, "host=h password='hunter2", "no end"),
+        (PostgresSaver, "agents.sqlite", r"has no value \(no = sign\)"),
+        (PostgresSaver, "host=h password='hunter2", "no closing quote"),
     ],
 )
 def test_the_url_of_another_backend(saver: Any, url: str, wanted: str) -> None:

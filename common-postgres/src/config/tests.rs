@@ -245,7 +245,7 @@ fn an_empty_value_means_not_set_for_every_parameter() {
             assert!(error.to_string().starts_with(&format!("`{key}` must be")), "{key}: {error}");
         }
     }
-    assert!(PostgresConfig::empty().set("colour", "").unwrap_err().to_string().contains("not known"));
+    assert!(PostgresConfig::empty().set("colour", "").unwrap_err().to_string().contains("is unknown"));
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn a_connection_string_overrides_the_environment() {
     let refused = [
         ("host", "no ="),
         ("host h", "no ="),
-        ("host='h", "no end"),
+        ("host='h", "no closing quote"),
         ("colour=red", "colour"),
         ("host=h\0", "NUL"),
         ("mysql://u:hunter2@h/d", "postgres://"),
@@ -375,10 +375,10 @@ fn a_connection_string_overrides_the_environment() {
         ("client_encoding=latin1", "UTF8"),
         ("ssl_min_protocol_version=TLSv1.3", "TLSv1.2"),
         // No part of a password is shown.
-        ("password=correct hunter2=horse", "not known"),
+        ("password=correct hunter2=horse", "is unknown"),
         ("password=correct hunter2", "no ="),
         ("password=correct 'hunter2", "no ="),
-        ("password='hunter2", "no end"),
+        ("password='hunter2", "no closing quote"),
     ];
     for (text, words) in refused {
         let error = alone(text).unwrap_err();

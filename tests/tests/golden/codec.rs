@@ -99,7 +99,7 @@ fn from_rmpv(value: rmpv::Value) -> Value {
     }
 }
 
-/// Takes every object apart and puts it together again; returns how many there were.
+/// Decomposes and reassembles every object; returns the number of objects.
 fn objects_survive(value: &Value, name: &str) -> usize {
     match value {
         Value::Array(items) => items.iter().map(|item| objects_survive(item, name)).sum(),
@@ -167,7 +167,7 @@ fn every_value_decodes_and_is_written_back_byte_for_byte() {
 }
 
 #[test]
-fn what_python_cannot_encode_is_refused() {
+fn values_that_python_cannot_encode_are_rejected() {
     let nested = |depth| (1..depth).fold(Value::Array(vec![]), |inner, _| vec![inner].into());
     let keyed_by = |key: &dyn Fn() -> Value| Value::Map(vec![(key(), Value::Nil)]);
     let mut without_counterpart = Vec::new();
@@ -259,7 +259,7 @@ struct FixedNonce {
 }
 
 #[test]
-fn what_python_sealed_opens_with_its_key_only() {
+fn values_encrypted_by_python_decrypt_only_with_its_key() {
     let place = AssociatedData::Checkpoint { thread_id: "t", checkpoint_ns: "", checkpoint_id: "c" };
     let vectors = load::<Sealed>("encrypted_vectors.json");
     let mut opened = 0;

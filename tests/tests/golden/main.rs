@@ -1,4 +1,4 @@
-//! What Python wrote, which no server is needed to read: values, ciphers, and a file of SQLite; see `vectors/README.md`.
+//! Data that Python wrote and that needs no server: values, ciphers, and a SQLite file; see `vectors/README.md`.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

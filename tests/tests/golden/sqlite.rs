@@ -66,7 +66,7 @@ fn the_newest_of_each_namespace_is_pythons() {
 }
 
 #[test]
-fn every_recorded_query_gives_what_python_gave() {
+fn every_recorded_query_returns_the_same_as_in_python() {
     on_both_generations(&async |saver| check_queries(saver, &expected()).await);
 }
 
@@ -84,7 +84,7 @@ const CHECKPOINTS: &str = "SELECT thread_id, checkpoint_ns, checkpoint_id, paren
 const WRITES: &str = "SELECT thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value, typeof(value) \
      FROM writes WHERE thread_id <> 'enc-1' ORDER BY thread_id, checkpoint_ns, checkpoint_id, task_id, idx";
 
-/// Where the checkpoint stands among these columns.
+/// The position of the checkpoint among these columns.
 const CHECKPOINT: usize = 5;
 /// The metadata of an exit-mode stub.
 const STUB: &[u8] = br#"{"step": -2}"#;
@@ -130,7 +130,7 @@ fn fields(cell: &Cell) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn pythons_encrypted_thread_opens_with_its_key_alone() {
+fn pythons_encrypted_thread_decrypts_only_with_its_key() {
     let directory = tempfile::tempdir().unwrap();
     let path = golden_file(&directory);
     let key: Vec<u8> = (0..32).collect();

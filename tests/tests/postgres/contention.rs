@@ -1,4 +1,4 @@
-//! Everybody works on the same few threads of the Postgres saver: nothing deadlocks, and what a checkpoint names stays.
+//! Contention on a few threads of the Postgres saver: no deadlocks, and no checkpoint loses a value.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +25,7 @@ async fn deadlocks(database: &Database) -> i64 {
     count(&client, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").await
 }
 
-/// Everything at once on few threads. Nothing is repeated, so that every conflict is seen.
+/// All operations concurrently on few threads. Without retries, so that every conflict is visible.
 async fn nothing_deadlocks(server: &Server) {
     const THREADS: [&str; 3] = ["a", "b", "c"];
     let database = Database::set_up(server.url()).await;
@@ -78,13 +78,13 @@ async fn nothing_deadlocks(server: &Server) {
     assert_eq!(deadlocks(&database).await, 0);
 }
 
-/// Steps that carry values over from the step before, while others prune, copy, and delete the very thread and run that
-/// goes on: what a checkpoint names is there.
-async fn values_that_are_carried_over_stay(server: &Server) {
+/// Steps carry values over from the previous step, while others prune, copy and delete the same thread and run: every
+/// value that a checkpoint names is stored.
+async fn carried_over_values_are_never_lost(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().max_connections(8).max_retries(0).build().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
-    // How far each writer is.
+    // The progress of each writer.
     let steps: Arc<[AtomicU64; 3]> = Arc::default();
     let sweepers: Vec<_> = (0..4)
         .map(|which| {
@@ -116,7 +116,7 @@ async fn values_that_are_carried_over_stay(server: &Server) {
                 let mut last = step(0);
                 let mut found = 0;
                 for number in 0..rounds(60) {
-                    // One channel is new, the others are as they were.
+                    // One channel is new, the others are unchanged.
                     let new = step(number);
                     let mut made = last.clone();
                     made.id = new.id.clone();
@@ -156,8 +156,8 @@ async fn values_that_are_carried_over_stay(server: &Server) {
     is_sound(&database, &saver).await;
 }
 
-/// A step that carries all of its values over is put while its thread is deleted: it is there as a whole or not at all.
-async fn a_thread_is_deleted_under_its_next_step(server: &Server) {
+/// A step that carries over all of its values is put while its thread is deleted: it is stored completely or not at all.
+async fn concurrent_delete_and_next_step(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().max_connections(8).max_retries(0).build().unwrap();
     let tasks: Vec<_> = (0..3)
@@ -178,7 +178,7 @@ async fn a_thread_is_deleted_under_its_next_step(server: &Server) {
                         let (saver, thread) = (saver.clone(), thread.clone());
                         tokio::spawn(async move { saver.delete_thread(&thread).await })
                     };
-                    // They meet at a different point each time: a timer is too coarse for that.
+                    // The calls overlap at a different point each time; a timer is too coarse for that.
                     let (begun, apart) = (Instant::now(), Duration::from_micros(random.below(3000)));
                     while begun.elapsed() < apart {
                         std::hint::spin_loop();
@@ -202,5 +202,5 @@ async fn a_thread_is_deleted_under_its_next_step(server: &Server) {
 }
 
 pub(crate) fn tests() -> &'static [Test] {
-    tests![nothing_deadlocks, values_that_are_carried_over_stay, a_thread_is_deleted_under_its_next_step]
+    tests![nothing_deadlocks, carried_over_values_are_never_lost, concurrent_delete_and_next_step]
 }

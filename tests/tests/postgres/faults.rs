@@ -1,7 +1,7 @@
 //! The Postgres saver while things break: the server stops, connections are cut, futures are dropped, processes are killed.
 //!
-//! Afterwards every acknowledged write is there, no checkpoint names a value that is missing, no session is left inside
-//! of a transaction, and the pool still works.
+//! Afterwards every acknowledged write is stored, no checkpoint names a missing value, no session is left in a
+//! transaction, and the pool still works.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -23,20 +23,20 @@ use crate::shared::faults::{
 use crate::shared::postgres::{Database, Kind, Server, Test, in_runtime, tests};
 use crate::shared::server;
 
-/// Makes this binary a process that writes to a database, given as its address, until it is killed.
+/// If set to a database URL, this binary writes to that database until it is killed.
 const CHILD: &str = "CHECKPOINT_TEST_WRITER";
 
 const THREAD: &str = "shared";
 
-/// What a writer knows to be stored.
+/// The acknowledged writes of a writer.
 #[derive(Debug, Default)]
 struct Acknowledged {
     checkpoints: Vec<(CheckpointConfig, Checkpoint)>,
-    /// Checkpoints whose writes are stored too.
+    /// Checkpoints whose writes were acknowledged, too.
     writes: Vec<CheckpointConfig>,
 }
 
-/// Starts writers, three to a thread or so.
+/// Starts writers, about three per thread.
 fn start(saver: &PostgresSaver, writers: usize) -> (Arc<Load>, Vec<JoinHandle<Acknowledged>>) {
     let load = Arc::<Load>::default();
     let start = |at| writer(saver.clone(), format!("thread-{}", at % 3), load.clone());
@@ -44,7 +44,7 @@ fn start(saver: &PostgresSaver, writers: usize) -> (Arc<Load>, Vec<JoinHandle<Ac
     (load, running)
 }
 
-/// Puts checkpoints and writes until it is told to stop, and goes on after failures.
+/// Puts checkpoints and writes until the load ends, and continues after failures.
 fn writer(saver: PostgresSaver, thread_id: String, load: Arc<Load>) -> JoinHandle<Acknowledged> {
     tokio::spawn(async move {
         let mut known = Acknowledged::default();
@@ -76,7 +76,7 @@ fn writer(saver: PostgresSaver, thread_id: String, load: Arc<Load>) -> JoinHandl
     })
 }
 
-/// Everything that was acknowledged is there as it was written, and nothing else is broken.
+/// Checks that all acknowledged data is stored, and that the database is consistent.
 async fn verify(database: &Database, saver: &PostgresSaver, known: &[Acknowledged]) {
     for known in known {
         for (config, made) in &known.checkpoints {
@@ -96,7 +96,7 @@ async fn verify(database: &Database, saver: &PostgresSaver, known: &[Acknowledge
     is_sound(database, saver).await;
 }
 
-/// Stopped in an orderly way, then by a crash, and started again while everybody goes on writing.
+/// Stops the server cleanly, then by a crash, and restarts it while writers continue.
 async fn the_server_is_stopped_and_started(_server: &Server) -> Result<(), Missing> {
     let server = server::Private::new(&checkpoint_servers::POSTGRES).await?;
     let database = Database::set_up(&server.url()).await;
@@ -119,7 +119,7 @@ async fn connections_are_cut_a_thousand_times(server: &Server) {
     verify(&database, &saver, &known).await;
 }
 
-/// A pool that has been idle while its connections were cut gives none of them to a caller.
+/// A pool does not return connections that were cut while it was idle.
 async fn idle_connections_are_cut(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().max_connections(6).build().unwrap();
@@ -168,7 +168,7 @@ async fn drop_futures(database: &Database, saver: &PostgresSaver) {
                 let made = step(number);
                 let metadata = metadata();
                 let put = saver.put(&config, &made, &metadata, &made.channel_versions);
-                // Some stay, so that the others have something to stand on.
+                // Some calls are not dropped, so that the others have a parent.
                 let stays = number % 10 == 0;
                 let stored = if stays { Some(put.await) } else { drop_somewhere(put, &mut random).await };
                 if let Some(stored) = stored {
@@ -190,7 +190,7 @@ async fn drop_futures(database: &Database, saver: &PostgresSaver) {
                         drop(drop_somewhere(call, &mut random).await);
                     }
                     _ => {
-                        // Each of a task of its own: a call that was dropped may have stored its writes.
+                        // Each with its own task: a dropped call may have stored its writes.
                         let call = saver.put_writes(&newest, &writes, &task, "");
                         drop(drop_somewhere(call, &mut random).await);
                     }
@@ -236,12 +236,12 @@ impl Writer {
         Self { process, lines }
     }
 
-    /// Waits until so many checkpoints were acknowledged.
+    /// Waits until `count` checkpoints were acknowledged.
     fn wait(&self, count: usize) -> Vec<String> {
         (0..count).map(|_| self.lines.recv_timeout(Duration::from_secs(60)).unwrap()).collect()
     }
 
-    /// Kills it in whatever it is doing, and returns the rest of what it acknowledged.
+    /// Kills it at any point, and returns the remaining acknowledged checkpoints.
     fn kill(mut self) -> Vec<String> {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -249,7 +249,7 @@ impl Writer {
     }
 }
 
-/// What the process does: each line of its output is the id of a checkpoint that is stored with its writes.
+/// The process: each line of its output is the id of a checkpoint that is stored with its writes.
 async fn write_until_killed(url: &str) -> Result<()> {
     let saver = PostgresSaver::builder(url).build()?;
     let mut config = CheckpointConfig::new(THREAD);
@@ -299,7 +299,7 @@ async fn two_processes_are_killed_in_turns(server: &Server) {
     is_sound(&database, &saver).await;
 }
 
-/// What this process does instead of running tests, where it was started for that.
+/// Runs the child's part instead of tests, if this process was started as a child.
 pub(crate) fn as_child() -> Option<Result<()>> {
     let url = std::env::var(CHILD).ok()?;
     Some(in_runtime(write_until_killed(&url)))

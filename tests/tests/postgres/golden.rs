@@ -12,7 +12,7 @@ use crate::shared::golden::{
 use crate::shared::postgres::{Database, Server, Test, rows, tests};
 
 /// What Python reads, with pending writes in the order of the later generation: by path, task and index. The generation
-/// that wrote the file looks at the task first.
+/// that wrote the file sorts by task first.
 fn expected() -> Json {
     let mut expected = json_vectors("python_thread.pg.expected.json");
     let rows = expected["raw_rows"]["checkpoint_writes"].as_array().unwrap().clone();
@@ -50,7 +50,7 @@ async fn restored(server: &Server) -> (Database, PostgresSaver) {
     (database, saver)
 }
 
-/// Runs a test on the tables as they are, and once more after `setup()` went over them.
+/// Runs a test on the original tables, and again after `setup()`.
 async fn on_pythons_tables(server: &Server, test: impl AsyncFn(&PostgresSaver)) {
     let (_database, saver) = restored(server).await;
     test(&saver).await;
@@ -77,11 +77,11 @@ async fn the_newest_of_each_namespace_is_pythons(server: &Server) {
     .await;
 }
 
-async fn every_recorded_query_gives_what_python_gave(server: &Server) {
+async fn every_recorded_query_returns_the_same_as_in_python(server: &Server) {
     on_pythons_tables(server, async |saver| check_queries(saver, &expected()).await).await;
 }
 
-/// Each table with its columns; JSON and bytes in the server's text form, which has one spelling for each value.
+/// Each table with its columns; JSON and bytes in the server's text form, which is canonical.
 const TABLES: [(&str, &str); 3] = [
     (
         "checkpoints",
@@ -113,7 +113,7 @@ async fn a_program_that_copies_the_thread_leaves_the_same_rows(server: &Server) 
         }
         assert_eq!(copied.len(), original.len(), "{table}");
     }
-    // The file says the same about the rows.
+    // The file describes the same rows.
     let query = "SELECT checkpoint_ns, checkpoint_id, checkpoint, metadata FROM checkpoints";
     for row in rows(&copy, query).await {
         let [Some(ns), Some(id), Some(checkpoint), Some(metadata)] = row.as_slice() else {
@@ -127,7 +127,7 @@ async fn a_program_that_copies_the_thread_leaves_the_same_rows(server: &Server) 
     }
 }
 
-/// Before version 4, what was to be sent in the next step stood among the writes of the parent.
+/// Before version 4, the sends of the next step were stored among the writes of the parent.
 async fn pending_sends_of_old_checkpoints(server: &Server) {
     const SENDS: &str = r#"
         INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata)
@@ -166,7 +166,7 @@ async fn pending_sends_of_old_checkpoints(server: &Server) {
     assert!(!tuple.checkpoint.channel_values.contains_key("__pregel_tasks"));
     assert_eq!(tuple.checkpoint.channel_versions, checkpoint.channel_versions);
     assert!(newest.pending_sends.is_empty() && oldest.pending_sends.is_empty());
-    // Pruning keeps what the survivor is read with.
+    // Pruning keeps the sends of the remaining checkpoint.
     saver.prune(&["old"], PruneStrategy::KeepLatest).await.unwrap();
     let pruned = saver.get_tuple(&newest.config.clone().latest()).await.unwrap().unwrap();
     assert_eq!(pruned.checkpoint, newest.checkpoint);
@@ -177,7 +177,7 @@ pub(crate) fn tests() -> &'static [Test] {
         every_checkpoint_reads_as_in_python,
         the_listing_is_pythons,
         the_newest_of_each_namespace_is_pythons,
-        every_recorded_query_gives_what_python_gave,
+        every_recorded_query_returns_the_same_as_in_python,
         a_program_that_copies_the_thread_leaves_the_same_rows,
         pending_sends_of_old_checkpoints,
     ]

@@ -1,5 +1,5 @@
-//! What the Postgres saver says to wrong addresses, odd tables, full pools and values that no server holds; and `setup()`
-//! by many at once, or cut off in the middle.
+//! Errors of the Postgres saver for invalid URLs, foreign tables, exhausted pools and values beyond the server's limits;
+//! and `setup()`, concurrent or interrupted.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -14,16 +14,16 @@ use tokio_postgres::NoTls;
 
 use crate::shared::postgres::{Database, Server, Test, count, in_runtime, rows, tests};
 
-/// Makes this binary a process that sets up the database of this address and ends.
+/// If set to a database URL, this binary sets up that database and exits.
 const CHILD: &str = "CHECKPOINT_TEST_SETUP";
 
-/// The metadata of a checkpoint that is of no further interest.
+/// The metadata of an arbitrary checkpoint.
 fn metadata() -> CheckpointMetadata {
     CheckpointMetadata::new("loop", 1)
 }
 
 async fn put(saver: &PostgresSaver, value: impl Into<ChannelValue>) -> Result<CheckpointConfig> {
-    // Of two values with one version the first stands.
+    // Of two values with the same version the first is kept.
     let made = Checkpoint::new(0).with_channel("x", value.into(), &*id::uuid6(0));
     saver.put(&CheckpointConfig::new("thread"), &made, &metadata(), &made.channel_versions).await
 }
@@ -65,7 +65,7 @@ async fn an_unknown_database(server: &Server) {
 }
 
 async fn a_host_that_does_not_answer(_server: &Server) {
-    // Nobody listens on the port that was free a moment ago.
+    // No process listens on a port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("postgres://user:secret-word@127.0.0.1:{port}/database");
     let saver = PostgresSaver::builder(address).max_retries(1).build().unwrap();
@@ -74,8 +74,8 @@ async fn a_host_that_does_not_answer(_server: &Server) {
     assert!(error.is_retryable() && !format!("{error:?}").contains("secret-word"), "{error:?}");
 }
 
-async fn addresses_that_are_none(_server: &Server) {
-    // An empty one is valid: the environment says the rest.
+async fn invalid_urls(_server: &Server) {
+    // An empty string is valid: libpq's environment says the rest.
     for address in [
         "postgres",
         "mysql://localhost/x",
@@ -99,7 +99,7 @@ async fn before_setup(server: &Server) {
     }
 }
 
-async fn a_database_newer_than_we_know(server: &Server) {
+async fn a_newer_schema_is_rejected(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let client = database.client().await;
     client.batch_execute("INSERT INTO checkpoint_migrations (v) VALUES (99)").await.unwrap();
@@ -128,7 +128,7 @@ async fn the_tables_of_the_shallow_saver(server: &Server) {
     assert_eq!(saver.setup().await.unwrap_err().kind(), ErrorKind::Schema);
     let columns =
         "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'";
-    assert_eq!(rows(&client, columns).await.len(), 1 + 5 + 5 + 9, "the tables are left as they were");
+    assert_eq!(rows(&client, columns).await.len(), 1 + 5 + 5 + 9, "the tables are unchanged");
     assert_eq!(count(&client, "SELECT max(v)::int8 FROM checkpoint_migrations").await, 7);
     // Its table of writes is like ours.
     for error in [
@@ -140,7 +140,7 @@ async fn the_tables_of_the_shallow_saver(server: &Server) {
     }
 }
 
-async fn every_connection_in_use(server: &Server) {
+async fn an_exhausted_pool_times_out(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let manager = Manager::new(database.url().parse().unwrap(), NoTls);
     let pool = Pool::builder(manager)
@@ -161,7 +161,7 @@ async fn every_connection_in_use(server: &Server) {
     );
 }
 
-/// Many calls share few connections, and wait for one another.
+/// Many calls share few connections.
 async fn more_calls_than_connections(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().max_connections(2).build().unwrap();
@@ -202,11 +202,11 @@ async fn a_statement_that_takes_too_long(server: &Server) {
 }
 
 fn big(bytes: usize) -> ChannelValue {
-    // The system hands out such pages when they are written to, which nobody does.
+    // The system allocates such pages on the first write, which never happens.
     TypedBytes::new("bytes", Bytes::from(vec![0; bytes])).into()
 }
 
-async fn values_beyond_what_a_server_holds(server: &Server) {
+async fn values_beyond_the_servers_limits(server: &Server) {
     const GIB: usize = 1 << 30;
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().build().unwrap();
@@ -215,7 +215,7 @@ async fn values_beyond_what_a_server_holds(server: &Server) {
     let config = CheckpointConfig::new("thread").with_checkpoint_id(Checkpoint::new(0).id);
     let error = saver.put_writes(&config, &[("x".into(), big(GIB))], "task", "").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
-    // Each alone could be held, but not what is sent.
+    // Each value could be stored, but the whole message is too large.
     let half = big(GIB / 2);
     let made = ["a", "b", "c"]
         .into_iter()
@@ -230,10 +230,10 @@ async fn values_beyond_what_a_server_holds(server: &Server) {
     put(&saver, 1).await.unwrap();
 }
 
-async fn ids_beyond_what_an_index_holds(server: &Server) {
+async fn ids_beyond_the_index_limit(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().build().unwrap();
-    // Characters that do not repeat, so that they cannot be compressed.
+    // Incompressible text.
     let long: String = (0..4000_u32).filter_map(|at| char::from_u32(0x4e00 + at * 7919 % 20_011)).collect();
     let made = Checkpoint::new(0).with_channel("x", 1, "1.5");
     for config in [
@@ -259,7 +259,7 @@ async fn runs_on_many_threads(server: &Server) {
     assert_eq!(count(&client, "SELECT count(*) FROM checkpoints").await, 0);
 }
 
-async fn scalars_that_json_cannot_hold(server: &Server) {
+async fn scalars_that_json_cannot_represent(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().build().unwrap();
     let values: [ChannelValue; 6] = [
@@ -281,7 +281,7 @@ async fn scalars_that_json_cannot_hold(server: &Server) {
     }
 }
 
-/// What `setup()` leaves: columns, indexes that can be used, and the versions that are noted.
+/// The schema after `setup()`: columns, valid indexes, and recorded versions.
 async fn schema_of(database: &Database) -> Vec<Vec<Option<String>>> {
     const QUERY: &str = "
         SELECT table_name || '.' || column_name,
@@ -308,7 +308,7 @@ async fn is_complete(database: &Database, wanted: &[Vec<Option<String>>]) {
     assert_eq!(count(&database.client().await, locks).await, 0);
 }
 
-async fn what_setup_leaves(server: &Server) {
+async fn the_schema_after_setup(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let schema = schema_of(&database).await;
     let versions: Vec<_> = schema
@@ -330,7 +330,7 @@ fn child(url: &str) -> std::process::Child {
     command.env(CHILD, url).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
 }
 
-async fn setup_by_eight_processes_at_once(server: &Server) {
+async fn concurrent_setup_by_eight_processes(server: &Server) {
     let wanted = schema_of(&Database::set_up(server.url()).await).await;
     for _ in 0..3 {
         let database = Database::create(server.url()).await;
@@ -343,7 +343,7 @@ async fn setup_by_eight_processes_at_once(server: &Server) {
     }
 }
 
-async fn setup_by_many_handles_at_once(server: &Server) {
+async fn concurrent_setup_by_many_handles(server: &Server) {
     let wanted = schema_of(&Database::set_up(server.url()).await).await;
     let database = Database::create(server.url()).await;
     let calls: Vec<_> = (0..16)
@@ -358,7 +358,7 @@ async fn setup_by_many_handles_at_once(server: &Server) {
     is_complete(&database, &wanted).await;
 }
 
-/// The one that has the lock and those that wait for it share two connections.
+/// The call with the lock and those that wait for it share two connections.
 async fn setup_by_calls_that_share_a_pool(server: &Server) {
     let wanted = schema_of(&Database::set_up(server.url()).await).await;
     let database = Database::create(server.url()).await;
@@ -376,7 +376,7 @@ async fn setup_by_calls_that_share_a_pool(server: &Server) {
     is_complete(&database, &wanted).await;
 }
 
-async fn setup_that_was_cut_off(server: &Server) {
+async fn setup_after_an_interrupted_one(server: &Server) {
     const INVALID: &str = "
         UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'checkpoint_blobs_thread_id_idx'::regclass;
         DELETE FROM checkpoint_migrations WHERE v >= 7;";
@@ -388,7 +388,7 @@ async fn setup_that_was_cut_off(server: &Server) {
     is_complete(&database, &wanted).await;
 }
 
-/// Killed at any time, and repeated.
+/// Killed at random points, and repeated.
 async fn setup_that_is_killed(server: &Server) {
     let wanted = schema_of(&Database::set_up(server.url()).await).await;
     for round in 0..10 {
@@ -402,7 +402,7 @@ async fn setup_that_is_killed(server: &Server) {
     }
 }
 
-/// What a dropped future leaves is made good by the next call, and nobody waits for what it held.
+/// The next call repairs the state that a dropped future left, and no call waits for its locks.
 async fn setup_that_is_dropped(server: &Server) {
     let wanted = schema_of(&Database::set_up(server.url()).await).await;
     for round in 0..10 {
@@ -445,7 +445,7 @@ async fn tables_of_earlier_versions(server: &Server) {
     }
 }
 
-/// What this process does instead of running tests, where it was started for that.
+/// Runs the child's part instead of tests, if this process was started as a child.
 pub(crate) fn as_child() -> Option<Result<()>> {
     let url = std::env::var(CHILD).ok()?;
     Some(in_runtime(async { PostgresSaver::builder(url).build()?.setup().await }))
@@ -456,22 +456,22 @@ pub(crate) fn tests() -> &'static [Test] {
         a_wrong_password,
         an_unknown_database,
         a_host_that_does_not_answer,
-        addresses_that_are_none,
+        invalid_urls,
         before_setup,
-        a_database_newer_than_we_know,
+        a_newer_schema_is_rejected,
         the_tables_of_the_shallow_saver,
-        every_connection_in_use,
+        an_exhausted_pool_times_out,
         more_calls_than_connections,
         a_statement_that_takes_too_long,
-        values_beyond_what_a_server_holds,
-        ids_beyond_what_an_index_holds,
+        values_beyond_the_servers_limits,
+        ids_beyond_the_index_limit,
         runs_on_many_threads,
-        scalars_that_json_cannot_hold,
-        what_setup_leaves,
-        setup_by_eight_processes_at_once,
-        setup_by_many_handles_at_once,
+        scalars_that_json_cannot_represent,
+        the_schema_after_setup,
+        concurrent_setup_by_eight_processes,
+        concurrent_setup_by_many_handles,
         setup_by_calls_that_share_a_pool,
-        setup_that_was_cut_off,
+        setup_after_an_interrupted_one,
         setup_that_is_killed,
         setup_that_is_dropped,
         tables_of_earlier_versions,

@@ -1,4 +1,4 @@
-//! What the writers of a saver write, and what has to be true once they are done.
+//! The data of a saver's writers, and the invariants to check afterwards.
 
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, Str, Value, id,
@@ -30,7 +30,7 @@ pub(crate) fn writes(number: u64) -> [(Str, ChannelValue); 2] {
     [("items".into(), list(number)), ("number".into(), i64::try_from(number).unwrap().into())]
 }
 
-/// No checkpoint lacks a value that it names, writes are whole, no session is inside of a transaction, the pool works.
+/// No checkpoint lacks a value that it names, writes are complete, no session is in a transaction, the pool works.
 pub(crate) async fn is_sound(database: &Database, saver: &PostgresSaver) {
     const MISSING: &str = "
         SELECT c.thread_id, c.checkpoint_id, named.channel
@@ -46,7 +46,7 @@ pub(crate) async fn is_sound(database: &Database, saver: &PostgresSaver) {
     nobody_is_inside(&client).await;
     assert_eq!(rows(&client, MISSING).await, Vec::<Vec<_>>::new(), "values that are named and missing");
     assert_eq!(rows(&client, HALF).await, Vec::<Vec<_>>::new(), "writes that are there in part");
-    // More calls at once than the pool has connections.
+    // More concurrent calls than the pool has connections.
     let calls: Vec<_> = (0..40)
         .map(|at| {
             let saver = saver.clone();

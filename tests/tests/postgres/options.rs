@@ -26,7 +26,7 @@ fn checkpoint() -> Checkpoint {
         .with_channel("bytes", value(), &*version)
 }
 
-/// Calls every method, and finds what each should have done.
+/// Calls every method and checks its effect.
 async fn everything_works(saver: &PostgresSaver) {
     let (thread, copy) = (unique_name(), unique_name());
     let mut config = CheckpointConfig::new(thread.as_str());
@@ -99,7 +99,7 @@ async fn schemas_of_any_name(server: &Server) {
     assert_eq!(count(&client, elsewhere).await, 0);
 }
 
-async fn compression_is_left_alone(server: &Server) {
+async fn compression_is_kept(server: &Server) {
     const LZ4: &str = "SELECT count(*) FROM pg_attribute WHERE attname = 'blob' AND attcompression = 'l'";
     let database = Database::create(server.url()).await;
     let client = database.client().await;
@@ -112,7 +112,7 @@ async fn compression_is_left_alone(server: &Server) {
     with_lz4.setup().await.unwrap();
     assert_eq!(count(&client, LZ4).await, 2);
     saver.setup().await.unwrap();
-    assert_eq!(count(&client, LZ4).await, 2, "whoever leaves it alone does not take it back either");
+    assert_eq!(count(&client, LZ4).await, 2, "a saver without the option does not undo it");
     assert_eq!(with_lz4.get_tuple(&stored).await.unwrap().unwrap(), before);
 }
 
@@ -144,7 +144,7 @@ async fn the_pool_of_an_application(server: &Server) {
     everything_works(&saver).await;
     let tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'app'";
     assert_eq!(count(&client, tables).await, 4);
-    // The application goes on with its pool, whose settings are as it made them.
+    // The application's pool still works, with its own settings.
     let theirs = pool.get().await.unwrap();
     let shown: String = theirs.query_one("SHOW default_transaction_isolation", &[]).await.unwrap().get(0);
     assert_eq!(shown, "serializable");
@@ -162,7 +162,7 @@ async fn a_pool_that_discards_everything(server: &Server) {
     everything_works(&saver).await;
 }
 
-/// A role that goes with this value; what it was granted in a database has to go before.
+/// A role that is dropped with this value; its grants in a database must be dropped before.
 async fn role(server: &Server) -> (String, Scratch) {
     let name = unique_name();
     let client = crate::shared::postgres::connect(server.url()).await.unwrap();
@@ -204,7 +204,7 @@ async fn a_role_that_may_not_create(server: &Server) {
     assert_eq!(elsewhere.setup().await.unwrap_err().kind(), ErrorKind::InvalidConfig);
 }
 
-/// Somebody else made the schema for the role.
+/// Another role created the schema for it.
 async fn a_role_that_has_a_schema(server: &Server) {
     let (role, _role) = role(server).await;
     let database = Database::create(server.url()).await;
@@ -239,7 +239,7 @@ async fn a_server_that_only_reads(server: &Server) {
     assert_eq!(threads(&saver).await, ["thread"]);
 }
 
-/// The replica has something else here, so that it shows who was asked.
+/// The replica has different data here, which shows which server was queried.
 async fn listings_go_to_the_replica(server: &Server) {
     let (primary, replica) = (Database::set_up(server.url()).await, Database::set_up(server.url()).await);
     put(&replica.builder().build().unwrap(), "on the replica").await.unwrap();
@@ -251,7 +251,7 @@ async fn listings_go_to_the_replica(server: &Server) {
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
 }
 
-/// A tool without the key shows that a checkpoint is there.
+/// A tool without the key shows that a checkpoint exists.
 async fn sealed_rows_are_kept(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().cipher(Cipher::aes_gcm("key", &[7; 32]).unwrap()).build().unwrap();
@@ -277,7 +277,7 @@ fn is_inline(saver: &PostgresSaver, value: &ChannelValue) -> bool {
     }
 }
 
-/// What stands in the document, and how the rows of opaque values look to Python.
+/// The contents of the document, and of the rows of opaque values as Python sees them.
 async fn opaque_values_are_split_as_in_python(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let saver = database.builder().opaque_values(true).build().unwrap();
@@ -343,7 +343,7 @@ async fn opaque_values_are_split_as_in_python(server: &Server) {
     assert_eq!(channels, expected);
     let tuple = saver.get_tuple(&stored).await.unwrap().unwrap();
     for (channel, value) in &made.channel_values {
-        // A scalar that had to be a row is MessagePack.
+        // A scalar that is not inline is MessagePack.
         let value = match value {
             ChannelValue::Float(number) if number.is_nan() => value.to_typed().unwrap().into(),
             ChannelValue::Str(text) if text.contains('\0') => value.to_typed().unwrap().into(),
@@ -352,7 +352,7 @@ async fn opaque_values_are_split_as_in_python(server: &Server) {
         assert_eq!(tuple.checkpoint.channel_values[channel], value, "{channel}");
     }
 
-    // What did not change may be left out, as Python does; the mark of a snapshot has to stay.
+    // Unchanged values may be omitted, as in Python; the marker of a snapshot must be kept.
     let mut next = made.clone();
     next.id = id::uuid6(1);
     next.channel_values.retain(|channel, value| &**channel == "log" || is_inline(&saver, value));
@@ -366,7 +366,7 @@ async fn opaque_values_are_split_as_in_python(server: &Server) {
     assert!(inline.iter().all(|(_, value, _)| !is_inline(&sealing, value)));
 }
 
-/// Unnamed statements work without a pooler too, and a pooler shares connections between savers.
+/// Unnamed statements work without a pooler, too, and a pooler shares connections between savers.
 async fn behind_pgbouncer(server: &Server) -> Result<(), Missing> {
     let bouncer = Server::find(Kind::PgBouncer)?;
     let database = Database::create(server.url()).await;
@@ -392,7 +392,7 @@ async fn behind_pgbouncer(server: &Server) -> Result<(), Missing> {
 pub(crate) fn tests() -> &'static [Test] {
     tests![
         schemas_of_any_name,
-        compression_is_left_alone,
+        compression_is_kept,
         the_pool_of_an_application,
         a_pool_that_discards_everything,
         a_role_that_owns_nothing,

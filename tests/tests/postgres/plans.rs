@@ -1,5 +1,5 @@
-//! How the server runs the saver's statements: by the primary keys, whatever the tables hold and whatever is known of them.
-//! A plan that reads a whole thread for one checkpoint, or a whole table for one thread, is found here.
+//! The plans of the saver's statements: they use the primary keys, regardless of the tables' contents and statistics.
+//! These tests detect plans that read a whole thread for one checkpoint, or a whole table for one thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::shared::plans::{Access, Plan, on_tables};
 use crate::shared::postgres::wire::proxy;
 use crate::shared::postgres::{Database, Postgres, Server, Test, tests};
 
-/// What may be read otherwise than by the primary key, and why.
-fn is_bearable(call: &str, access: &Access, one_thread: bool) -> bool {
+/// Accesses that need not use the primary key, and why.
+fn is_acceptable(call: &str, access: &Access, one_thread: bool) -> bool {
     match call {
         // There is no index on metadata.
         "delete_for_runs" => {
@@ -20,10 +20,10 @@ fn is_bearable(call: &str, access: &Access, one_thread: bool) -> bool {
                 || access.how.contains("Index")
                 || (one_thread && access.how == "Seq Scan")
         }
-        // Without a thread every key is looked at; the rows are then read by their keys.
+        // Without a thread every key is scanned; the rows are then read by their keys.
         "list of all threads" => access.table == "checkpoints",
-        // All rows of a thread are wanted, for which any index that begins with the thread will do, or the whole table
-        // where there is no other thread.
+        // All rows of a thread are needed: any index that begins with the thread is fine, or the whole table if there is no
+        // other thread.
         "copy_thread" | "delete_thread" | "prune" => {
             access.index.ends_with("_thread_id_idx") || (one_thread && access.how == "Seq Scan")
         }
@@ -42,7 +42,7 @@ async fn check(database: &Database, state: &str) {
         let plan = Plan::parse(&plan);
         for access in &plan.accesses {
             let by_key = access.index == format!("{}_pkey", access.table);
-            assert!(by_key || is_bearable(call, access, one_thread), "{state}: {call}: {access:?}\n{sql}");
+            assert!(by_key || is_acceptable(call, access, one_thread), "{state}: {call}: {access:?}\n{sql}");
             checked += 1;
         }
         // The trap of a join over all blobs of a thread.
@@ -55,7 +55,7 @@ async fn check(database: &Database, state: &str) {
     assert!(checked > 100, "{state}: only {checked} accesses were found");
 }
 
-/// Threads of so many steps, each with a list that changes and a map that does not.
+/// Threads of `steps` steps, each with a list that changes and a map that does not.
 async fn fill(client: &Client, prefix: &str, threads: i32, steps: i32) {
     let checkpoints = format!(
         "INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata) \
@@ -82,7 +82,7 @@ async fn fill(client: &Client, prefix: &str, threads: i32, steps: i32) {
     }
 }
 
-async fn nothing_is_known(server: &Server) {
+async fn without_statistics(server: &Server) {
     let database = Database::set_up(server.url()).await;
     check(&database, "empty").await;
     fill(&database.client().await, "long-", 1, 5000).await;
@@ -104,15 +104,15 @@ async fn a_long_thread_among_many_short_ones(server: &Server) {
     client.batch_execute("VACUUM ANALYZE").await.unwrap();
     check(&database, "20,000 threads of one step").await;
     fill(&client, "long-", 1, 5000).await;
-    check(&database, "20,000 threads of one step, and a long one that nobody knows of").await;
+    check(&database, "20,000 threads of one step, and a long one without statistics").await;
     client.batch_execute("VACUUM ANALYZE").await.unwrap();
     check(&database, "20,000 threads of one step, and a long one").await;
 }
 
-/// Groups of cases that send what others send too, only more of it.
+/// Groups of cases that send no statements beyond those of other groups.
 const REPETITIVE: [&str; 5] = ["cancellation", "concurrency", "model", "ids", "round_trips"];
 
-/// No call sends a statement whose plan is not looked at here: all that the suite makes the saver send is seen.
+/// The suite sends no statement whose plan is not checked here.
 async fn every_statement_is_planned(server: &Server) {
     let (proxy, url) = proxy(server.url()).await.unwrap();
     let target = Arc::new(Postgres::through(server.clone(), url).await.unwrap());
@@ -137,5 +137,10 @@ async fn every_statement_is_planned(server: &Server) {
 }
 
 pub(crate) fn tests() -> &'static [Test] {
-    tests![every_statement_is_planned, nothing_is_known, one_long_thread, a_long_thread_among_many_short_ones]
+    tests![
+        every_statement_is_planned,
+        without_statistics,
+        one_long_thread,
+        a_long_thread_among_many_short_ones
+    ]
 }

@@ -1,4 +1,4 @@
-//! Odd calls that were made on Python's saver for PostgreSQL, made on ours: what is stored, merged, refused and found.
+//! Repeats recorded edge-case calls of Python's PostgreSQL saver on ours: what is stored, merged, rejected and found.
 
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, ChannelVersion, ChannelVersions, Checkpoint, CheckpointConfig,
@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use crate::shared::golden::json_vectors;
 use crate::shared::postgres::{Database, Server, Test, rows, tests};
 
-/// Calls that Python made on a saver, and what came of them. Each probe is checked, or has no counterpart in Rust.
+/// Recorded calls of Python's saver and their results. Each probe is checked, or has no counterpart in Rust.
 struct Probes {
     recorded: Vec<Json>,
     checked: Vec<String>,
@@ -96,7 +96,7 @@ fn map(entries: &[(&str, Value)]) -> Value {
     Value::Map(entries.iter().map(|(key, value)| ((*key).into(), value.clone())).collect())
 }
 
-async fn odd_calls_do_what_they_did_in_python(server: &Server) {
+async fn edge_cases_match_python(server: &Server) {
     let database = Database::set_up(server.url()).await;
     let Json::Array(recorded) = json_vectors("pg_probes.json") else { panic!("no list") };
     let mut probes = Probes {
@@ -222,7 +222,7 @@ async fn metadata_is_merged_and_cleaned(probes: &mut Probes) {
         probes.put_on(&config, &made, &metadata).await;
         assert_eq!(probes.metadata_of(config.thread_id()).await, expected, "{name}");
     }
-    // A refused call leaves nothing, not even its blobs.
+    // A rejected call stores nothing, not even its blobs.
     let refused = [
         ("metadata NUL nested", of("loop").with("a", map(&[("b", "x\0".into())]))),
         ("metadata NUL in key", of("loop").with("a\0", 1)),
@@ -295,7 +295,7 @@ async fn second_puts_and_writes(probes: &mut Probes) {
 }
 
 async fn names_and_versions(probes: &mut Probes) {
-    // Python stores such a name and cannot read the row any more.
+    // Python stores such a name, but cannot read the row afterwards.
     probes.raised("channel name with backslash (blob)");
     for (channel, task_id) in [("a\\b", "task"), ("a", "ta\\sk")] {
         let made = Checkpoint::new(0).with_channel(channel, list(&[1]), "1.5");
@@ -435,11 +435,11 @@ async fn histories(probes: &mut Probes) {
         let writes: Vec<_> =
             found["ch"].writes.iter().map(|write| (&*write.task_id, &*write.channel, &write.value)).collect();
         assert_eq!(writes, [("t1", "ch", &"w1".into())], "{name}");
-        // Python goes on behind a null on PostgreSQL, and stops at it everywhere else; here it is a value like others.
+        // Python continues past a null on PostgreSQL, and stops at it elsewhere; here it is a value like any other.
         assert_eq!(found["ch"].seed, Some(seed), "{name}");
     }
 }
 
 pub(crate) fn tests() -> &'static [Test] {
-    tests![odd_calls_do_what_they_did_in_python]
+    tests![edge_cases_match_python]
 }

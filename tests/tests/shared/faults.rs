@@ -1,5 +1,5 @@
-//! What breaks under a backend, and writers that go on meanwhile: a server that stops or crashes, connections that are cut,
-//! futures that are dropped. The tests say what is written, and what has to be true afterwards.
+//! Fault injection for backends under load: servers stop or crash, connections are cut, futures are dropped. The tests
+//! define the writes and the invariants afterwards.
 
 #![allow(dead_code, reason = "each binary uses its part of this")]
 
@@ -15,13 +15,13 @@ use tokio_postgres::Client;
 use super::postgres::{Database, count, rows};
 use super::server::Private;
 
-/// How many rounds a long test runs: the usual number, or more for `cargo xtask soak`.
+/// The number of rounds of a long test: the usual number, or more for `cargo xtask soak`.
 pub(crate) fn rounds(usual: u64) -> u64 {
     let times = std::env::var("CHECKPOINT_TEST_SOAK").ok().map_or(1, |times| times.parse().unwrap());
     usual * times
 }
 
-/// Numbers that look random, the same in each run.
+/// Deterministic pseudorandom numbers.
 #[derive(Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
@@ -36,26 +36,26 @@ impl Random {
     }
 }
 
-/// Writers that work at the same time.
+/// Concurrent writers.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     stop: AtomicBool,
-    /// How much they know to be stored.
+    /// The number of acknowledged writes.
     stored: AtomicU64,
 }
 
 impl Load {
-    /// Whether writers are to go on.
+    /// Whether writers should continue.
     pub(crate) fn lasts(&self) -> bool {
         !self.stop.load(Ordering::Acquire)
     }
 
-    /// Counts what is known to be stored.
+    /// Counts an acknowledged write.
     pub(crate) fn count(&self) {
         self.stored.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Waits until so much more is stored.
+    /// Waits until `more` further writes are acknowledged.
     pub(crate) async fn goes_on(&self, more: u64) {
         let enough = self.stored.load(Ordering::Acquire) + more;
         while self.stored.load(Ordering::Acquire) < enough {
@@ -77,14 +77,14 @@ pub(crate) async fn join<T>(tasks: Vec<JoinHandle<T>>) -> Vec<T> {
     done
 }
 
-/// A call may fail while the server is away, but it says so, and that it may be repeated.
+/// A call may fail while the server is down, but only with a retryable error.
 #[track_caller]
 pub(crate) fn may_fail(error: &Error) {
     let expected = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Conflict);
     assert!(expected && error.is_retryable(), "{error:?}");
 }
 
-/// Cuts so many of the connections to the database at most, but the client's own. Returns how many there were.
+/// Cuts up to `most` connections to the database, except the client's own. Returns the number of cut connections.
 pub(crate) async fn cut_connections(client: &Client, most: u32) -> i64 {
     let cut = format!(
         "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM ( \
@@ -95,7 +95,7 @@ pub(crate) async fn cut_connections(client: &Client, most: u32) -> i64 {
     count(client, &cut).await
 }
 
-/// Stops a server in an orderly way, then by a crash, and starts it again, while writers go on.
+/// Stops a server cleanly, then by a crash, and restarts it, while writers continue.
 pub(crate) async fn restart_under(load: &Load, server: &Private, database: &Database) {
     const STARTED: &str = "SELECT pg_postmaster_start_time(), 1";
     load.goes_on(30).await;
@@ -109,7 +109,7 @@ pub(crate) async fn restart_under(load: &Load, server: &Private, database: &Data
     assert_ne!(rows(&database.client().await, STARTED).await, first, "the server was not started again");
 }
 
-/// Cuts so many connections, two at a time, while writers go on, which make new ones.
+/// Cuts connections, two at a time, while writers continue and open new ones.
 pub(crate) async fn cut_again_and_again(database: &Database, cuts: u64) {
     let client = database.client().await;
     let (mut cut, enough) = (0, i64::try_from(rounds(cuts)).unwrap());
@@ -119,7 +119,7 @@ pub(crate) async fn cut_again_and_again(database: &Database, cuts: u64) {
     }
 }
 
-/// Cuts all connections of a pool that is idle after so many calls, round after round. The next call gets none of them.
+/// Cuts all connections of an idle pool, round after round. The next call must not get one of them.
 pub(crate) async fn cut_when_idle(database: &Database, calls: impl AsyncFn(u64), next: impl AsyncFn(u64)) {
     let client = database.client().await;
     for round in 0..rounds(5) {
@@ -129,7 +129,7 @@ pub(crate) async fn cut_when_idle(database: &Database, calls: impl AsyncFn(u64),
     }
 }
 
-/// Drops a future after a few polls or a few milliseconds, at a random point of what it does.
+/// Drops a future at a random point, after a few polls or a few milliseconds.
 pub(crate) async fn drop_somewhere<F: Future>(future: F, random: &mut Random) -> Option<F::Output> {
     let mut future = pin!(future);
     if random.below(2) == 0 {
@@ -147,7 +147,7 @@ pub(crate) async fn drop_somewhere<F: Future>(future: F, random: &mut Random) ->
     None
 }
 
-/// Waits until no session is inside of a transaction: what was dropped or cut may still be under way for a moment.
+/// Waits until no session is in a transaction: dropped or cut calls may still run for a moment.
 pub(crate) async fn nobody_is_inside(client: &Client) {
     const INSIDE: &str = "
         SELECT count(*) FROM pg_stat_activity

@@ -5,7 +5,7 @@
 //! time somebody asks. Without a container engine it says what is [`Missing`], which every test reports as its reason to
 //! be ignored. `main` runs everything inside [`with_servers`], which removes the containers at the end.
 //!
-//! A test that stops or kills its server starts a [`Private`] one, so that it disturbs nobody else.
+//! A test that stops or kills its server starts a [`Private`] one, so that other tests are not affected.
 
 #![allow(dead_code, reason = "each binary uses its part of this")]
 
@@ -25,17 +25,17 @@ use tokio::runtime::{Builder, Runtime};
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// How long an image may take that has to be pulled first.
+/// The timeout for a start that has to pull the image first.
 const PULL: Duration = Duration::from_secs(600);
 
-/// How long a server may take until it answers, or has ended.
+/// The timeout for a server to respond, or to exit.
 const ANSWER: Duration = Duration::from_secs(120);
 
 /// Containers outlive the runtimes of single tests.
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
 
-/// What was started for this binary, or why it could not be.
+/// The containers of this binary, or the reason why one could not be started.
 static SHARED: Mutex<Vec<(&'static Server, Result<Container, Missing>)>> = Mutex::new(Vec::new());
 
 /// The URL of a server that all tests of this binary share, or why there is none. Never starts a container while tests
@@ -83,12 +83,12 @@ pub(crate) fn with_servers(tests: impl FnOnce() -> ExitCode) -> ExitCode {
 #[derive(Debug)]
 pub(crate) struct Private {
     container: Container,
-    /// What it stands before.
+    /// Its upstream.
     _upstream: Option<Container>,
 }
 
 impl Private {
-    /// Starts a server, or says why there is none. It answers when this returns.
+    /// Starts a server and waits until it responds.
     pub(crate) async fn new(server: &'static Server) -> Result<Self, Missing> {
         let start = async move {
             let upstream = match server.before {
@@ -102,12 +102,12 @@ impl Private {
         started.map_err(|error| absent(server, format!("it has to be in a container of its own: {error}")))
     }
 
-    /// Where it listens, also while it does not run.
+    /// Its URL, even while it is stopped.
     pub(crate) fn url(&self) -> String {
         self.container.url()
     }
 
-    /// Shuts it down in an orderly way, without waiting for its clients, and waits until it has ended.
+    /// Shuts it down cleanly, without waiting for its clients, and waits until it has exited.
     pub(crate) async fn stop(&self) {
         let signal = format!("kill -s {} 1", self.container.server.stop_signal);
         let inner = self.container.inner();
@@ -119,7 +119,7 @@ impl Private {
             .await;
     }
 
-    /// Ends it as a crash does, and waits until it has ended.
+    /// Kills it, as in a crash, and waits until it has exited.
     pub(crate) async fn kill(&self) {
         let id = self.container.inner().id().to_owned();
         self.container
@@ -131,7 +131,7 @@ impl Private {
             .await;
     }
 
-    /// Ends it in one way or the other, and starts it again after a moment in which nobody answers.
+    /// Stops or kills it, and starts it again after a short downtime.
     pub(crate) async fn restart(&self, crash: bool) {
         if crash {
             self.kill().await;
@@ -142,7 +142,7 @@ impl Private {
         self.start().await;
     }
 
-    /// Starts it again, and waits until it answers.
+    /// Starts it again, and waits until it responds.
     pub(crate) async fn start(&self) {
         let (server, inner) = (self.container.server, self.container.inner());
         let started = RUNTIME.spawn(async move {
@@ -264,7 +264,7 @@ async fn image(server: &Server) -> Result<String, Failed> {
     Ok(server.official.ok_or_else(build)?.to_owned())
 }
 
-/// Waits until a server answers.
+/// Waits until a server responds.
 async fn answers(server: &Server, container: &ContainerAsync<GenericImage>) -> Result<(), Failed> {
     let probe = format!("if {}; then echo answers; fi", server.probe);
     let begun = Instant::now();
@@ -278,13 +278,13 @@ async fn answers(server: &Server, container: &ContainerAsync<GenericImage>) -> R
             return Ok(());
         }
         if begun.elapsed() > ANSWER {
-            return Err("it does not answer".into());
+            return Err("it does not respond".into());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Runs something in our runtime, from anywhere: a thread of its own may block inside of another runtime too.
+/// Runs a future in our runtime, on a separate thread, so that it may be called inside of another runtime, too.
 fn block_on<T: Send>(future: impl Future<Output = T> + Send) -> T {
     std::thread::scope(|scope| scope.spawn(|| RUNTIME.block_on(future)).join().unwrap())
 }

@@ -11,7 +11,7 @@ use checkpoint_sqlite::SqliteSaver;
 #[derive(Debug)]
 struct Sqlite {
     path: PathBuf,
-    /// Deletes the file with the target.
+    /// Deletes the file when the target is dropped.
     _directory: tempfile::TempDir,
 }
 
@@ -36,7 +36,7 @@ fn broken(source: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::new(ErrorKind::Backend, "the test cannot reach its file").with_source(source)
 }
 
-/// The database itself, and what is still in its log.
+/// The database and its write-ahead log.
 fn files(path: &Path) -> [PathBuf; 2] {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");

@@ -1,7 +1,7 @@
 //! The Postgres store while things break: the server stops, connections are cut, futures are dropped, batches meet.
 //!
-//! Afterwards every acknowledged batch is there, none is there in part, the vectors of an item are those of its value, no
-//! session is left inside of a transaction, and the pool still works.
+//! Afterwards every acknowledged batch is stored, none is stored in part, the vectors of an item match its value, no
+//! session is left in a transaction, and the pool still works.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn builder(url: &str) -> PostgresStoreBuilder {
     patient(PostgresStore::builder(url)).index(index).max_connections(5)
 }
 
-/// A machine may be slow, and a server have much else to do.
+/// Longer timeouts, for slow machines and busy servers.
 fn patient(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
     builder.acquire_timeout(Duration::from_secs(600)).connect_timeout(Duration::from_secs(60))
 }
@@ -81,7 +81,7 @@ impl Writer {
         });
         ops.push(self.put(["own", &self.name], &number, number));
         ops.push(self.put(["mate", &self.name], &number, number));
-        // Batches that meet have their items in opposite orders.
+        // Overlapping batches have their items in opposite orders.
         if number % 4 < 2 {
             ops.reverse();
         }
@@ -100,7 +100,7 @@ impl Writer {
         ops
     }
 
-    /// Reads see what was acknowledged, and no batch in part.
+    /// Reads see acknowledged batches, and no batch in part.
     fn check(&self, last: Option<u64>, results: &[OpResult]) {
         let [OpResult::Item(own), OpResult::Items(group), ..] = results else { panic!("{results:?}") };
         let own = own.as_ref().map(|item| item.value.decode::<Json>().unwrap());
@@ -118,14 +118,14 @@ fn is_whole(group: &[SearchItem]) {
     assert_eq!(values.len() as u64, SHARED + extra, "{values:?}");
 }
 
-/// What a writer knows to be stored.
+/// The acknowledged batches of a writer.
 #[derive(Debug)]
 struct Known {
     writer: Writer,
     stored: Vec<u64>,
 }
 
-/// Starts writers that go on until the load ends, whatever fails in between.
+/// Starts writers that continue until the load ends, despite failures.
 fn start(store: &PostgresStore, writers: u64) -> (Arc<Load>, Vec<JoinHandle<Known>>) {
     let load = Arc::<Load>::default();
     let running = (0..writers).map(|at| {
@@ -169,7 +169,7 @@ async fn put_again(database: &Database, store: &PostgresStore) {
     }
 }
 
-/// What was acknowledged is there, and nothing in part.
+/// Checks that acknowledged batches are stored, and none in part.
 async fn verify(database: &Database, store: &PostgresStore, known: &[Known]) {
     const HALF_PAIRS: &str = "
         SELECT own.prefix, own.key FROM store own WHERE own.prefix ~ '^(own|mate)[.]' AND NOT EXISTS (
@@ -210,7 +210,7 @@ async fn verify(database: &Database, store: &PostgresStore, known: &[Known]) {
             assert_eq!(item.value.decode::<Json>().unwrap(), writer.value(*number));
         }
     }
-    // More calls at once than the pool has connections.
+    // More concurrent calls than the pool has connections.
     let calls = (0..40).map(|at| {
         let store = store.clone();
         tokio::spawn(async move {
@@ -224,7 +224,7 @@ async fn verify(database: &Database, store: &PostgresStore, known: &[Known]) {
     join(calls.collect()).await;
 }
 
-/// Stopped in an orderly way, then by a crash, and started again while everybody goes on.
+/// Stops the server cleanly, then by a crash, and restarts it while writers continue.
 async fn the_server_is_stopped_and_started(_server: &Server) -> Result<(), Missing> {
     let server = server::Private::new(&checkpoint_servers::POSTGRES).await?;
     let (database, store) = set_up(&server.url()).await;
@@ -235,7 +235,7 @@ async fn the_server_is_stopped_and_started(_server: &Server) -> Result<(), Missi
     Ok(())
 }
 
-/// A sweeper goes on by itself after its server was away, and takes what has expired and nothing else.
+/// A sweeper continues after an outage of its server, and deletes only expired items.
 async fn the_sweeper_outlives_a_restart(_server: &Server) -> Result<(), Missing> {
     const EXPIRE: &str = "SELECT count(*) FROM store WHERE prefix = 'short'";
     let server = server::Private::new(&checkpoint_servers::POSTGRES).await?;
@@ -254,7 +254,7 @@ async fn the_sweeper_outlives_a_restart(_server: &Server) -> Result<(), Missing>
         while count(&client, EXPIRE).await > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        // The sweeper finds nobody for a while.
+        // The sweeper cannot reach the server for a while.
         server.restart(crash).await;
         let value = json!({"text": "words of the restarted"});
         let put = store.put(["short"], "after", &value).ttl(Duration::from_millis(1));
@@ -284,7 +284,7 @@ async fn connections_are_cut(server: &Server) {
     verify(&database, &store, &known).await;
 }
 
-/// A pool that has been idle while its connections were cut gives none of them to a caller.
+/// A pool does not return connections that were cut while it was idle.
 async fn idle_connections_are_cut(server: &Server) {
     let (database, store) = set_up(server.url()).await;
     let writer = Writer::new(0);
@@ -330,7 +330,7 @@ async fn drop_futures(database: &Database, store: PostgresStore, without_vectors
             for number in 0..CALLS {
                 let last = stored.last().copied();
                 let batch = store.batch(writer.batch_that_reads(last, number));
-                // Some stay, so that there is something to find.
+                // Some calls are not dropped, so that there are items to find.
                 let stays = number.is_multiple_of(10);
                 let done = if stays { Some(batch.await) } else { drop_somewhere(batch, &mut random).await };
                 if let Some(done) = done {

@@ -1,4 +1,4 @@
-//! What the Postgres store refuses, and what it says.
+//! Invalid options and tables, and the errors of the Postgres store.
 
 use checkpoint_conformance::Missing;
 use checkpoint_core::ErrorKind;
@@ -79,7 +79,7 @@ async fn tables_that_are_newer(server: &Server) {
     store.setup().await.unwrap();
 }
 
-async fn options_that_cannot_be(server: &Server) {
+async fn invalid_options(server: &Server) {
     let builder = || PostgresStore::builder(server.url());
     for wrong in [
         builder().index(index(0)),
@@ -122,7 +122,7 @@ async fn every_kind_of_index_finds(server: &Server) {
         assert_eq!(found.len(), 3, "{ann:?} {vector_type:?}");
         let filter = checkpoint_core::store::ItemFilter::new().eq("kind", "k1");
         let found = store.search(["w"]).query("word76").filter(filter).limit(1000).await.unwrap();
-        assert_eq!(found.len(), 400, "none is left out: {ann:?} {vector_type:?}");
+        assert_eq!(found.len(), 400, "no item is missing: {ann:?} {vector_type:?}");
         assert_eq!(&*found[0].item.key, "76", "{ann:?} {vector_type:?}");
         assert!(found.iter().zip(&found[1..]).all(|(a, b)| a.score >= b.score), "{ann:?} {vector_type:?}");
     }
@@ -134,7 +134,7 @@ pub(crate) fn tests() -> &'static [Test] {
         an_extension_that_is_missing,
         vectors_of_another_index,
         tables_that_are_newer,
-        options_that_cannot_be,
+        invalid_options,
         every_kind_of_index_finds,
     ]
 }

@@ -1,5 +1,5 @@
-//! How the server runs the store's statements: by its indexes, whatever the tables hold and whatever is known of them.
-//! A plan that reads all of a table for one item or for a small namespace is found here.
+//! The plans of the store's statements: they use the indexes, regardless of the tables' contents and statistics. These
+//! tests detect plans that read a whole table for one item or for a small namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ fn store(database: &Database, ann: AnnIndex) -> PostgresStore {
         .unwrap()
 }
 
-/// Tables of which the server knows nothing until it is told to look.
+/// Tables without statistics until `ANALYZE`.
 async fn set_up(server: &Server, ann: AnnIndex) -> (Database, Client) {
     let database = Database::create(server.url()).await;
     store(&database, ann).setup().await.unwrap();
@@ -149,7 +149,7 @@ fn check_call(call: &str, analyzed: bool, plan: &Plan) -> Result<(), &'static st
             plan.count(&["Recursive Union"]) == 1
                 && plan.accesses.iter().all(|access| in_order.contains(&access.how.as_str()))
         }
-        _ => return Err("nobody knows this call"),
+        _ => return Err("this call is unknown"),
     };
     if fits { Ok(()) } else { Err("it reads what it should not") }
 }
@@ -176,7 +176,7 @@ async fn check(database: &Database, ann: AnnIndex, analyzed: bool, state: &str) 
 async fn check_all(server: &Server, ann: AnnIndex) {
     let (database, client) = set_up(server, ann).await;
     fill(&client, 5000, 20).await;
-    check(&database, ann, false, "5,020 items that nobody looked at").await;
+    check(&database, ann, false, "5,020 items without statistics").await;
     client.batch_execute("ANALYZE").await.unwrap();
     client.execute("SELECT gin_clean_pending_list('store_value_idx')", &[]).await.unwrap();
     check(&database, ann, true, "5,020 items").await;
@@ -353,7 +353,7 @@ async fn parts_of_a_statement(_server: &Server) {
     assert_eq!(second, "SELECT , $ || ')'");
 }
 
-/// Groups of cases that send what others send too, only more of it.
+/// Groups of cases that send no statements beyond those of other groups.
 const REPETITIVE: [&str; 4] = ["store_cancellation", "store_concurrency", "store_model", "store_round_trips"];
 
 /// No call sends a statement that `plans` does not know: all that the suite makes the store send is seen.

@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_silent_registry_times_out() {
         let end = followed("exec sleep 600", Duration::from_millis(1)).unwrap_err();
-        assert!(end.contains("no answer"), "{end}");
+        assert!(end.contains("no response"), "{end}");
     }
 
     #[test]
