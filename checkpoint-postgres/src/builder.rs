@@ -13,16 +13,16 @@ use crate::shared::Shared;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Compression {
-    /// `setup()` chooses LZ4 for the columns of large values where the server has it: storing a checkpoint of 25 KB
-    /// takes about half the time that it takes with the server's default, and Python reads and writes such columns
-    /// unchanged. What is stored already stays as it is.
+    /// `setup()` sets LZ4 for the columns of large values if the server supports it: storing a checkpoint of 25 KB takes
+    /// about half as long as with the server's default, and Python reads and writes such columns unchanged. Stored rows
+    /// are not rewritten.
     #[default]
     Lz4,
-    /// The columns are left as they are: in new tables the server's default, mostly pglz.
+    /// The columns are not changed: new tables have the server's default, usually pglz.
     Server,
 }
 
-/// Gathers the options of a [`PostgresSaver`]. Setters cannot fail; [`build`](Self::build) checks everything.
+/// Builds a [`PostgresSaver`]. Setters cannot fail; [`build`](Self::build) checks everything.
 #[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct PostgresSaverBuilder {
@@ -54,14 +54,14 @@ impl PostgresSaverBuilder {
         }
     }
 
-    /// Seals what is stored, and opens it when it is read. See the [crate's page](crate) for what stays in the clear.
+    /// Encrypts stored values, and decrypts them when they are read. See the [crate's page](crate) for what is not encrypted.
     pub fn cipher(mut self, cipher: Cipher) -> Self {
         self.codec.cipher = Some(cipher);
         self
     }
 
-    /// Returns what cannot be opened as ciphertext instead of an error, for tools that show a database without its
-    /// keys. This holds for `get_tuple` and `list`.
+    /// Returns values that cannot be decrypted as ciphertext instead of an error, for tools that show a database without its
+    /// keys. This applies to `get_tuple` and `list`.
     pub fn return_sealed(mut self, return_sealed: bool) -> Self {
         self.codec.return_sealed = return_sealed;
         self
@@ -84,7 +84,7 @@ impl PostgresSaverBuilder {
 
     connection_setters!();
 
-    /// Reads listings (`list` and `list_threads`) from a replica, which may be behind. All else goes to the primary.
+    /// Reads listings (`list` and `list_threads`) from a replica, which may lag behind. Other calls use the primary.
     ///
     /// It takes a connection string, as [`PostgresSaver::builder`] does.
     pub fn read_replica(mut self, conn_string: impl Into<String>) -> Self {
@@ -98,13 +98,13 @@ impl PostgresSaverBuilder {
         self
     }
 
-    /// Chooses what `setup()` does about the compression of large values: [`Compression::Lz4`] unless set.
+    /// Chooses the compression of large values that `setup()` sets: [`Compression::Lz4`] unless set.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
         self
     }
 
-    /// Checks the options, reads certificates, and makes the saver. Opens no connection; the first call does.
+    /// Checks the options, reads certificates, and creates the saver. The first call opens a connection.
     ///
     /// # Errors
     /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid connection string or option, for a

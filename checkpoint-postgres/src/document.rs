@@ -17,25 +17,25 @@ use serde_json::value::RawValue;
 /// From here on the JSON of a double has no fraction, and the server returns an integer.
 const WHOLE_FROM: f64 = 1e16;
 
-/// The metadata key that Python's saver for Postgres leaves out.
+/// The metadata key that Python's saver for Postgres does not store.
 const LEFT_OUT: &str = "writes";
 
-/// With a cipher, the field of the document that holds all fields that LangGraph does not have, sealed: type tag and
+/// With a cipher, the field of the document with all fields that LangGraph does not have, encrypted: type tag and
 /// base64.
 pub(crate) const SEALED_FIELDS: &str = "$sealed_fields";
 
-/// What is stored of a checkpoint.
+/// A checkpoint as it is stored.
 #[derive(Debug)]
 pub(crate) struct Document {
     /// The JSON document, with the scalars in it.
     pub(crate) json: String,
     /// Every other value.
     pub(crate) blobs: Vec<BlobRow>,
-    /// The versions of values that are not stored again, as JSON.
+    /// The versions of values that the parent has stored, as JSON.
     pub(crate) carried_over: Option<String>,
 }
 
-/// A value as the document has it.
+/// A value in the document.
 struct InDocument<'a>(Inline<'a>);
 
 impl Serialize for InDocument<'_> {
@@ -120,14 +120,14 @@ pub(crate) fn encode(
     Ok(Document { json, blobs: split.blobs, carried_over })
 }
 
-/// A version as `jsonb_each_text` gives it, by which its blob is found.
+/// A version as `jsonb_each_text` returns it: part of the key of its blob.
 pub(crate) fn version_text(version: &ChannelVersion) -> Result<String> {
     match version {
         ChannelVersion::Float(number) if !number.is_finite() => {
             Err(Error::invalid_argument("a version must be a finite number"))
         }
         ChannelVersion::Float(number) if number.fract() == 0.0 && number.abs() < WHOLE_FROM => {
-            // The server keeps the fraction of zero, and knows no negative zero.
+            // The server keeps the fraction `.0`, and has no negative zero.
             Ok(format!("{:.1}", if *number == 0.0 { 0.0 } else { *number }))
         }
         ChannelVersion::Float(number) => Ok(number.to_string()),
@@ -140,7 +140,7 @@ fn check_versions(versions: &ChannelVersions) -> Result<&ChannelVersions> {
     Ok(versions)
 }
 
-/// Refuses a name that Python's reads stumble over: they cast it to bytes, where a backslash begins an escape.
+/// Rejects a name that breaks Python's reads: they cast it to bytes, where a backslash begins an escape.
 pub(crate) fn check_name(what: &'static str, name: &str) -> Result<()> {
     if name.contains('\\') {
         return Err(Error::invalid_argument(
@@ -151,7 +151,7 @@ pub(crate) fn check_name(what: &'static str, name: &str) -> Result<()> {
     check_text(what, name)
 }
 
-/// Refuses a text that the server cannot hold.
+/// Rejects a text that the server cannot store.
 pub(crate) fn check_text(what: &'static str, text: &str) -> Result<()> {
     if text.contains('\0') {
         return Err(Error::invalid_argument("PostgreSQL cannot hold U+0000 in a text").with(what, text));
@@ -159,14 +159,14 @@ pub(crate) fn check_text(what: &'static str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a config with an id that the server can neither hold nor compare with.
+/// Rejects a config with an id that the server cannot store.
 pub(crate) fn check_key(config: &CheckpointConfig) -> Result<()> {
     check_text("thread_id", config.thread_id())?;
     check_text("checkpoint_ns", config.checkpoint_ns())?;
     config.checkpoint_id().map_or(Ok(()), |id| check_text("checkpoint_id", id))
 }
 
-/// Refuses JSON with U+0000 in one of its texts, which the server cannot hold.
+/// Rejects JSON with U+0000 in one of its texts, which the server cannot store.
 fn check_nul(json: &str) -> Result<()> {
     const NUL: &str = "\\u0000";
     let escaped = |at: usize| {
@@ -218,13 +218,13 @@ fn raw(json: String) -> Result<Box<RawValue>> {
         .map_err(|source| Error::codec("the field cannot be written as JSON").with_source(source))
 }
 
-/// What stands under [`SEALED_FIELDS`].
+/// The JSON of [`SEALED_FIELDS`].
 pub(crate) fn sealed_fields_json(typed: &TypedBytes) -> String {
     // Neither a tag nor base64 has anything to escape.
     format!("[\"{}\", \"{}\"]", typed.tag, STANDARD.encode(&typed.data))
 }
 
-/// Reads what stands under [`SEALED_FIELDS`].
+/// Decodes the JSON of [`SEALED_FIELDS`].
 pub(crate) fn sealed_fields(json: &str) -> Result<TypedBytes> {
     let (tag, data): (String, String) = from_json(json.as_bytes())?;
     let data = STANDARD.decode(data).map_err(|source| {
@@ -255,7 +255,7 @@ pub(crate) fn open_fields(
     Ok(())
 }
 
-/// JSON that the server takes.
+/// JSON that the server accepts.
 pub(crate) fn to_json(value: &Value) -> Result<String> {
     if !is_finite(value) {
         return Err(Error::invalid_argument("PostgreSQL cannot hold NaN and infinities in JSON"));
@@ -274,7 +274,7 @@ fn is_finite(value: &Value) -> bool {
     }
 }
 
-/// The metadata that is stored: merged with the config's, without what Python's saver leaves out.
+/// The stored metadata: merged with the config's, without the key that Python's saver does not store.
 pub(crate) fn metadata(metadata: &CheckpointMetadata, config: &CheckpointConfig) -> Result<String> {
     let mut merged = metadata.merged(config);
     merged.remove(LEFT_OUT);
@@ -287,7 +287,7 @@ pub(crate) fn metadata(metadata: &CheckpointMetadata, config: &CheckpointConfig)
     Ok(json)
 }
 
-/// Reads a document; the values in rows of their own are not part of it.
+/// Decodes a document. The values in `checkpoint_blobs` are not part of it.
 pub(crate) fn decode(document: &[u8], codec: &ValueCodec) -> Result<Checkpoint> {
     let fields: IndexMap<Str, &RawValue> = from_json(document)?;
     let mut checkpoint = Checkpoint::undecoded();
@@ -317,13 +317,13 @@ pub(crate) fn decode(document: &[u8], codec: &ValueCodec) -> Result<Checkpoint> 
 }
 
 fn from_json<'a, T: serde::Deserialize<'a>>(json: &'a [u8]) -> Result<T> {
-    // The parser's own words could quote the text.
+    // The parser's message could quote stored values.
     serde_json::from_slice(json).map_err(|error| {
         Error::codec("the stored checkpoint does not have LangGraph's shape").with("column", error.column())
     })
 }
 
-/// A value that stands in a document: a scalar, or of what older or other writers left, a list or map.
+/// A value of a document: a scalar, or from older or other writers, a list or map.
 ///
 /// With opaque values an integer beyond 64 bits is always its digits: nobody else's serializer reads our MessagePack.
 pub(crate) fn scalar(json: &str, codec: &ValueCodec) -> Result<ChannelValue> {

@@ -2,7 +2,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The class of our advisory locks, so that they do not meet those of the application: `ckpt`.
+/// The class of our advisory locks, which separates them from the application's: `ckpt`.
 pub(crate) const CLASS: i32 = i32::from_be_bytes(*b"ckpt");
 
 /// The advisory lock of a thread. Calls that change many of its rows take it exclusively, `put` and `put_writes` take it
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn the_lock_of_a_thread_stays_what_it_is() {
-        // Programs of different versions have to meet at the same lock.
+        // Programs of different versions must use the same lock.
         assert_eq!(*Lock::of("thread-1").key(), 659_401_213);
     }
 }

@@ -1,4 +1,4 @@
-//! From rows to tuples, histories and threads.
+//! The reads: tuples, listings, histories, threads.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,10 +19,10 @@ use crate::sql::{self, column as at, kind};
 /// How many tuples the first page of a listing has, and how many the later ones have at most.
 const PAGE: (usize, usize) = (16, 128);
 
-/// A later page shall have about so many bytes.
+/// The target size of later pages.
 const PAGE_BYTES: usize = 4 << 20;
 
-/// A row of `checkpoints`, and what belongs to it as it comes in.
+/// A row of `checkpoints`, with its writes and sends as they are read.
 struct Found {
     thread_id: Str,
     checkpoint_ns: Str,
@@ -94,8 +94,8 @@ impl Found {
         Ok(())
     }
 
-    /// Makes a channel of the sends that old checkpoints have on their parent, as Python's saver does. A list of opaque
-    /// values only the caller can make.
+    /// Converts the sends that old checkpoints have on their parent to a channel, as Python's saver does. Only the caller
+    /// can make a list of opaque values.
     fn put_sends(&mut self, codec: &ValueCodec) -> Result<()> {
         if self.sends.is_empty() {
             return Ok(());
@@ -132,7 +132,7 @@ impl Found {
     }
 }
 
-/// What stands before the items of a MessagePack array.
+/// The header of a MessagePack array.
 fn array_header(count: usize) -> Vec<u8> {
     let [a, b, c, d] = u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes();
     match count {
@@ -145,7 +145,7 @@ fn array_header(count: usize) -> Vec<u8> {
 /// Thread, namespace, channel and version of a blob.
 type BlobKey = (Str, Str, Str, String);
 
-/// Puts tuples together from the rows of `Statements::tuples`.
+/// Assembles tuples from the rows of `sql::tuples`.
 fn tuples(rows: &[Row], codec: &ValueCodec) -> Result<Vec<CheckpointTuple>> {
     let mut found: Vec<Found> = Vec::new();
     // Every checkpoint that names a blob shares its bytes.
@@ -330,7 +330,7 @@ pub(crate) async fn delta_history(
     Ok(walk.finish())
 }
 
-/// What `Statements::history` returns for one ancestor.
+/// One ancestor of `sql::history`.
 #[derive(Default)]
 struct Ancestor {
     checkpoint_id: Str,

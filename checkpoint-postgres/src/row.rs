@@ -1,4 +1,4 @@
-//! Decoding rows, and the parameters that have no type of the driver's.
+//! Decodes rows, and encodes parameters for which the driver has no type.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::sql::column as at;
 /// Bytes as a parameter of type `bytea`.
 pub(crate) struct Blob<'a>(pub(crate) &'a [u8]);
 
-// The driver logs parameters: none of a user's values may be among them.
+// The driver logs parameters, so `Debug` must not show user values.
 impl fmt::Debug for Blob<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Blob({} bytes)", self.0.len())
@@ -40,7 +40,7 @@ pub(crate) fn optional_text(row: &Row, at: usize) -> Result<Option<Str>> {
     Ok(column::<Option<&str>>(row, at)?.map(Str::from))
 }
 
-/// Reads a type tag and bytes, which are copied once.
+/// Reads a type tag and bytes.
 pub(crate) fn typed(row: &Row, tag: usize, data: usize) -> Result<TypedBytes> {
     let tag: &str =
         column::<Option<&str>>(row, tag)?.ok_or_else(|| Error::codec("the row has no type tag"))?;

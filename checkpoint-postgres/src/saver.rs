@@ -40,19 +40,19 @@ impl fmt::Debug for PostgresSaver {
 }
 
 impl PostgresSaver {
-    /// Starts to configure a saver for the database that a connection string names, as
+    /// Configures a saver for the database that a connection string names, as
     /// [`PostgresConfig::from_conn_string`] reads it: `postgres://user:password@host:port/database`, or
     /// `host=… dbname=…`. What it leaves out comes from libpq's environment variables (`PGHOST`, `PGSSLMODE`, …).
     pub fn builder(conn_string: impl Into<String>) -> PostgresSaverBuilder {
         PostgresSaverBuilder::new(ConnectionSource::ConnString(conn_string.into()))
     }
 
-    /// Starts to configure a saver for the database of a configuration.
+    /// Configures a saver for the database of a configuration.
     pub fn from_config(config: PostgresConfig) -> PostgresSaverBuilder {
         PostgresSaverBuilder::new(ConnectionSource::Config(Box::new(config)))
     }
 
-    /// Starts to configure a saver on an application's own pool.
+    /// Configures a saver on an application's own pool, which `close()` leaves open.
     pub fn from_pool(pool: Pool) -> PostgresSaverBuilder {
         PostgresSaverBuilder::new(ConnectionSource::Pool(pool))
     }

@@ -1,13 +1,13 @@
-//! Making and upgrading the tables, in the numbers of Python's migrations.
+//! Creates and upgrades the tables, with the numbers of Python's migrations.
 
 use checkpoint_core::{Error, ErrorKind, Result};
 use common_postgres::tokio_postgres::types::Type;
 use common_postgres::{Connection, Database, Migrations, Step, quote};
 
-/// Processes that set up checkpoint tables in one database wait for each other.
+/// The advisory lock that serializes `setup()` of checkpoint tables in one database.
 const LOCK: i64 = i64::from_be_bytes(*b"ckpt-mig");
 
-/// How often compression is asked for while others use the table.
+/// How often setting the compression is attempted while others use the table.
 const COMPRESSION_ATTEMPTS: usize = 5;
 
 /// The columns that hold large values, of which Python's tables keep the server's default compression (pglz).
@@ -42,15 +42,15 @@ impl Tables {
             drop(connection);
             self.migrations.run(database).await
         };
-        // Python's setup takes no lock, and may be met at any step.
+        // Python's setup takes no lock, and may run concurrently.
         database.run(run).await?;
         if self.lz4 { self.compress(&database.connection().await?).await } else { Ok(()) }
     }
 
-    /// Refuses tables of Python's `ShallowPostgresSaver`, which have the same names and numbers and another shape.
+    /// Rejects tables of Python's `ShallowPostgresSaver`, which have the same names and migrations but other columns.
     async fn check(&self, connection: &Connection) -> Result<()> {
-        // A name is resolved by what is committed at that moment, rows are seen as of the statement's snapshot: a table
-        // that another process is just making may have a name already and no column yet.
+        // Names are resolved by the latest catalog, rows by the statement's snapshot: a table that another process is just
+        // creating may have a name and no columns yet.
         const LACKS_COLUMN: &str = "SELECT count(*) > 0 AND NOT coalesce(bool_or(attname = $2), false) FROM pg_attribute \
              WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped";
         for (table, column) in [("checkpoints", "checkpoint_id"), ("checkpoint_blobs", "version")] {
@@ -69,7 +69,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Sets LZ4 for values to come. Nothing depends on it: where it cannot be had now, the next setup tries again.
+    /// Sets LZ4 for future values. It is optional: if it fails now, the next setup tries again.
     async fn compress(&self, connection: &Connection) -> Result<()> {
         const IS_SET: &str = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = 'blob' \
              AND attcompression = 'l'";
@@ -77,7 +77,7 @@ impl Tables {
             let table = format!("{}{table}", self.prefix);
             let set = format!("ALTER TABLE {table} ALTER COLUMN blob SET COMPRESSION lz4");
             for attempt in 1..=COMPRESSION_ATTEMPTS {
-                // A server that is too old for the column knows no LZ4 either.
+                // A server that is too old for this column does not support LZ4 either.
                 match connection.query(IS_SET, &[(&table, Type::TEXT)]).await {
                     Ok(rows) if rows.is_empty() => {}
                     Ok(_) => break,
@@ -86,7 +86,7 @@ impl Tables {
                         return Ok(());
                     }
                 }
-                // Everybody who comes later waits behind a statement that waits for this lock.
+                // All later statements queue behind one that waits for this lock.
                 match connection.execute_in_transaction("SET LOCAL lock_timeout = '500ms'", &set, &[]).await {
                     Ok(_) => break,
                     Err(error) if error.kind() == ErrorKind::Timeout && attempt < COMPRESSION_ATTEMPTS => {}
@@ -149,7 +149,7 @@ fn steps(s: &str) -> Vec<Step> {
             )"
         )),
         Step::new(format!("ALTER TABLE {s}checkpoint_blobs ALTER COLUMN blob DROP NOT NULL")),
-        // Python's list has a step here that does nothing.
+        // A no-op in Python's list.
         Step::new("SELECT 1"),
         index("checkpoints"),
         index("checkpoint_blobs"),

@@ -42,8 +42,7 @@ impl Shared {
         self.replica.close();
     }
 
-    /// How the server would run the statements of the calls, on a connection of the pool: the call's name, the SQL and
-    /// the plan as JSON.
+    /// The plan of each statement: the call's name, the SQL and the plan as JSON.
     pub(crate) async fn plans(&self) -> Result<Vec<(&'static str, String, String)>> {
         let connection = self.database.connection().await?;
         let mut plans = Vec::new();

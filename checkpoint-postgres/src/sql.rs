@@ -1,11 +1,11 @@
-//! What is sent. Every statement finds its rows by a primary key; the saver's tests look at the plans.
+//! The statements. Each finds its rows by a primary key; tests check the plans.
 
 use checkpoint_core::backend::ListConditions;
 use common_postgres::quote;
 
 use crate::document::SEALED_FIELDS;
 
-/// The channel in which old checkpoints left their sends, as writes on the parent.
+/// The channel of the sends of old checkpoints, which are writes on the parent.
 pub(crate) const TASKS: &str = "__pregel_tasks";
 
 /// Checkpoints before this version of the format have their sends there.
@@ -65,7 +65,7 @@ pub(crate) mod summary {
     pub(crate) const HAS_SENDS: usize = 6;
 }
 
-/// What is read of a row of `checkpoints`.
+/// The columns of `checkpoints` that are read.
 const COLUMNS: &str = "thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata";
 
 /// Defines the statements: the name of each, the call that sends it, and its SQL for the schema `s`. All of them are
@@ -118,7 +118,8 @@ statements! { |s|
     insert_writes: "put_writes" = put_writes(s, "DO NOTHING");
     get: "get_tuple" = tuples(s, &checkpoint_at(s, COLUMNS, "$1", "$2", "$3"), "");
     get_latest: "get_tuple" = tuples(s, &latest(s, COLUMNS), "");
-    /// Checkpoints come first, as in `put`, so that nobody who works without the lock (Python) is met in another order.
+    /// Checkpoints come first, as in `put`, so that rows are locked in the same order as by writers without the advisory
+    /// lock (Python).
     delete_thread: "delete_thread" = format!(
         "WITH checkpoints AS (DELETE FROM {s}checkpoints WHERE thread_id = $1), \
          blobs AS (DELETE FROM {s}checkpoint_blobs WHERE thread_id = $1) \
@@ -148,7 +149,7 @@ statements! { |s|
     /// The namespaces of a thread in which there is a checkpoint.
     namespaces: "prune" = { let namespaces = with_namespaces(s, "$1");
     format!("{namespaces} SELECT checkpoint_ns FROM namespaces WHERE checkpoint_ns IS NOT NULL") };
-    /// The newest checkpoint of a namespace, and whether it is an old one whose sends stand on its parent.
+    /// The newest checkpoint of a namespace, and whether it is an old one whose sends are on its parent.
     newest: "prune" = format!(
         "SELECT {SUMMARY}, {}, c.checkpoint->'v' < '{SENDS_INSIDE_FROM}' AND (SELECT true FROM {s}checkpoint_writes w \
          WHERE w.thread_id = $1 AND w.checkpoint_ns = $2 AND w.checkpoint_id = c.parent_checkpoint_id \
@@ -156,7 +157,7 @@ statements! { |s|
          FROM {s}checkpoints c WHERE thread_id = $1 AND checkpoint_ns = $2 ORDER BY checkpoint_id DESC LIMIT 1",
         with_blobs(s)
     );
-    /// What pruning has to know of `$3` and its ancestors, `$4` at most.
+    /// The data for pruning of `$3` and its ancestors, `$4` at most.
     ancestors: "prune" = format!(
         "WITH RECURSIVE walk AS ( \
          SELECT 0 AS depth, $3::text AS checkpoint_id \
@@ -177,7 +178,7 @@ statements! { |s|
          DELETE FROM {s}checkpoint_writes WHERE thread_id = $1 AND checkpoint_ns = $2 \
          AND checkpoint_id <> ALL ($3) AND checkpoint_id < ($3::text[])[1]"
     );
-    /// Deletes the blobs of threads that no checkpoint names any more.
+    /// Deletes the unreferenced blobs of threads.
     delete_unnamed_blobs: "prune" = format!(
         "WITH named AS MATERIALIZED (SELECT DISTINCT c.thread_id, c.checkpoint_ns, v.key, v.value \
          FROM {s}checkpoints c CROSS JOIN LATERAL jsonb_each_text({}) v WHERE c.thread_id = ANY($1)) \
@@ -194,7 +195,7 @@ statements! { |s|
          DELETE FROM {s}checkpoint_writes w USING gone g WHERE w.thread_id = g.thread_id \
          AND w.checkpoint_ns = g.checkpoint_ns AND w.checkpoint_id = g.checkpoint_id"
     );
-    /// Copies thread `$1` to `$2`, but for values whose type ends with `$3`: those are bound to their place.
+    /// Copies thread `$1` to `$2`, except values whose type ends with `$3`: those are bound to their row.
     copy: "copy_thread" = format!(
         "WITH checkpoints AS (INSERT INTO {s}checkpoints \
          (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata) \
@@ -215,14 +216,14 @@ statements! { |s|
          ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET \
          task_path = EXCLUDED.task_path, channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob"
     );
-    /// The next `$6` blobs that are bound to their place (type ends with `$2`), after a key.
+    /// The next `$6` blobs that are bound to their row (type ends with `$2`), after a key.
     select_bound_blobs: "copy_thread" = format!(
         "SELECT checkpoint_ns, channel, version, type, blob FROM {s}checkpoint_blobs WHERE thread_id = $1 \
          AND right(type, length($2)) = $2 \
          AND ($3::text IS NULL OR (checkpoint_ns, channel, version) > ($3, $4, $5)) \
          ORDER BY checkpoint_ns, channel, version LIMIT $6"
     );
-    /// The next `$7` writes that are bound to their place (type ends with `$2`), after a key.
+    /// The next `$7` writes that are bound to their row (type ends with `$2`), after a key.
     select_bound_writes: "copy_thread" = format!(
         "SELECT checkpoint_ns, checkpoint_id, task_id, task_path, channel, idx, type, blob \
          FROM {s}checkpoint_writes WHERE thread_id = $1 AND right(type, length($2)) = $2 \
@@ -257,7 +258,8 @@ impl Statements {
         format!("LOCK TABLE {0}checkpoints, {0}checkpoint_writes IN SHARE ROW EXCLUSIVE MODE", self.schema)
     }
 
-    /// Stores a checkpoint with so many blobs, and whether their parameters are arrays. It may carry over others.
+    /// The statement that stores a checkpoint with this number of blobs, and whether their parameters are arrays. It may
+    /// carry over other blobs.
     pub(crate) fn put(&self, carries: bool, blobs: usize) -> (&str, bool) {
         let statements = if carries { &self.put_carrying_over } else { &self.put };
         let at = blobs.min(MAX_VALUES_ROWS + 1);
@@ -319,16 +321,16 @@ impl Statements {
     }
 }
 
-/// Stores a checkpoint and its blobs in one statement, and returns whether it did: not while another call has the thread
-/// to itself, and, if it carries values over, not when its parent is gone or names other versions: their blobs may be
-/// gone then.
+/// Stores a checkpoint and its blobs in one statement, and returns whether it did: not while another call holds the
+/// thread's exclusive lock, and, if it carries values over, not if its parent was deleted or names other versions: their
+/// blobs may have been deleted, too.
 ///
-/// `$1`, `$2` are the lock, `$3` to `$5` the key, then parent, document and metadata, the versions that are carried over,
-/// if any are, then the blobs: channel, version, type and bytes of each, or, for many, arrays of them.
+/// `$1`, `$2` are the lock, `$3` to `$5` the key, then parent, document and metadata, the carried-over versions
+/// if there are any, then the blobs: channel, version, type and bytes of each, or, for many, arrays of them.
 fn put(s: &str, carries: bool, blobs: Option<usize>) -> String {
     const LOCK: &str = "(SELECT pg_try_advisory_xact_lock_shared($1, $2))";
-    // The statement's snapshot is older than its lock: another call may have deleted the parent in between. What is
-    // locked is there still, and a row that is being deleted is as good as gone. CASE keeps the order.
+    // The statement's snapshot is older than its lock: another call may have deleted the parent in between. A locked row
+    // still exists, and a row that is being deleted counts as deleted. CASE enforces the order.
     let parent = checkpoint_at(s, "checkpoint->'channel_versions' @> $9", "$3", "$4", "$6");
     let (first, condition) = if carries {
         (10, format!("CASE WHEN {LOCK} THEN ({parent} FOR KEY SHARE SKIP LOCKED) ELSE false END"))
@@ -387,8 +389,8 @@ fn latest(s: &str, columns: &str) -> String {
     )
 }
 
-/// One checkpoint by its whole key. Asked for as a range in the key's order, it is looked up by the primary key: for a
-/// plain comparison the index on threads alone may look cheaper to the server, and it reads the whole thread.
+/// One checkpoint by its whole key. The range in the key's order makes the server use the primary key: for a plain
+/// comparison it may prefer the index on threads alone, and read the whole thread.
 fn checkpoint_at(s: &str, columns: &str, thread: &str, ns: &str, id: &str) -> String {
     format!(
         "SELECT {columns} FROM {s}checkpoints WHERE thread_id = {thread} AND checkpoint_ns = {ns} \
@@ -396,7 +398,7 @@ fn checkpoint_at(s: &str, columns: &str, thread: &str, ns: &str, id: &str) -> St
     )
 }
 
-/// One blob by its whole key, asked for as [`checkpoint_at`] does.
+/// One blob by its whole key, as in [`checkpoint_at`].
 fn blob_at(s: &str, columns: &str, thread: &str, ns: &str, channel: &str, version: &str) -> String {
     format!(
         "SELECT {columns} FROM {s}checkpoint_blobs b WHERE b.thread_id = {thread} AND b.checkpoint_ns = {ns} \
@@ -406,8 +408,8 @@ fn blob_at(s: &str, columns: &str, thread: &str, ns: &str, channel: &str, versio
 }
 
 /// Reads whole tuples: the rows that `page` selects, every blob that they name (once), their writes, and the sends that
-/// old ones have on their parents. Each is looked up by its whole key: `OFFSET 0` keeps the planner from making a join
-/// over all rows of a thread of it, and the order keeps it from the index on threads alone (see [`checkpoint_at`]).
+/// old ones have on their parents. Each is looked up by its whole key: `OFFSET 0` prevents a join over all
+/// rows of a thread, and the order prevents the use of the index on threads alone (see [`checkpoint_at`]).
 fn tuples(s: &str, page: &str, distinct: &str) -> String {
     format!(
         "WITH page AS MATERIALIZED (SELECT row_number() OVER ()::int4 AS row, p.* FROM ({page}) p) \
@@ -502,7 +504,7 @@ fn version_of(document: &str) -> String {
     format!("({document}->'channel_versions'->>channel.channel)")
 }
 
-/// What pruning has to know of the checkpoint `c`, without its values: which channels have one inline, and whether it is
+/// The data for pruning of the checkpoint `c`, without its values: which channels have one inline, and whether it is
 /// the mark of a snapshot.
 const SUMMARY: &str = "c.checkpoint_id, c.parent_checkpoint_id, c.metadata, c.checkpoint->'channel_versions' AS versions, \
      (SELECT jsonb_object_agg(key, value = 'true') FROM jsonb_each(CASE \

@@ -1,4 +1,4 @@
-//! The changes.
+//! The writes.
 
 use std::collections::HashSet;
 
@@ -20,16 +20,16 @@ use crate::row::{self, Blob};
 use crate::shared::Shared;
 use crate::sql::{self, summary as at};
 
-/// The server's messages hold one byte less than 2^30; the rest is for ids and headers.
+/// The server's messages are smaller than 2^30 bytes; the rest is for ids and headers.
 const MAX_BYTES: usize = (1 << 30) - (1 << 20);
 
-/// How many values that are bound to their row are read at a time to be encrypted anew.
+/// How many values that are bound to their row are read at a time for re-encryption.
 const RESEALED_AT_A_TIME: i64 = 32;
 
-/// The most threads that are locked one by one: all sessions of the server share room for some thousand locks.
+/// The most threads that are locked one by one: the server's lock table has space for some thousand locks.
 const MAX_LOCKED: usize = 256;
 
-/// Refuses what the server could not take in one message.
+/// Rejects values that do not fit into one message.
 fn check_size(parts: impl IntoIterator<Item = usize>) -> Result<()> {
     let bytes = parts.into_iter().fold(0_usize, usize::saturating_add);
     if bytes > MAX_BYTES {
@@ -82,7 +82,7 @@ struct CheckpointRow<'a> {
 }
 
 impl CheckpointRow<'_> {
-    /// Stores it and tells whether it did; see `sql::put`. If it waits, then for the thread's shared lock.
+    /// Stores it, and returns whether it did; see `sql::put`. `waits` means: wait for the thread's shared lock.
     async fn store(self, shared: &Shared, connection: &Connection, waits: bool) -> Result<bool> {
         let Document { json, blobs, carried_over } = self.document;
         let (thread_id, checkpoint_ns) = (self.config.thread_id(), self.config.checkpoint_ns());
@@ -164,7 +164,7 @@ pub(crate) async fn delete_thread(shared: &Shared, thread_id: &str) -> Result<()
     shared.database.run(run).await.map(|_| ())
 }
 
-/// Deletes in one transaction: finds the threads, locks them, and looks again.
+/// Deletes in one transaction: finds the threads, locks them, and deletes.
 pub(crate) async fn delete_for_runs(shared: &Shared, run_ids: &[&str]) -> Result<()> {
     // No stored metadata contains U+0000.
     let run_ids = run_ids.iter().filter(|run_id| !run_id.contains('\0'));
@@ -223,7 +223,7 @@ pub(crate) async fn keep_latest(shared: &Shared, thread_id: &str) -> Result<()> 
     shared.database.run(run).await
 }
 
-/// What pruning keeps of a namespace, the newest checkpoint first; `None` if there is none.
+/// The ids that pruning keeps in a namespace, the newest checkpoint first; `None` if there is no checkpoint.
 async fn needed(
     shared: &Shared,
     transaction: &Transaction<'_>,
@@ -255,7 +255,7 @@ async fn needed(
     Ok(Some(keep))
 }
 
-/// Reads what pruning has to know of a checkpoint, and its id.
+/// Decodes the data for pruning of a checkpoint, and its id.
 fn summary(row: &Row) -> Result<(Str, CheckpointSummary)> {
     fn object<'a, T: serde::Deserialize<'a>>(row: &'a Row, at: usize) -> Result<IndexMap<Str, T>> {
         let Some(Json(json)) = column(row, at)? else { return Ok(IndexMap::new()) };
@@ -277,7 +277,7 @@ fn summary(row: &Row) -> Result<(Str, CheckpointSummary)> {
     Ok((text(row, at::CHECKPOINT_ID)?, summary))
 }
 
-/// Copies values inside of the server, and encrypts anew those that are bound to their row.
+/// Copies values in the server, and re-encrypts those that are bound to their row.
 pub(crate) async fn copy_thread(shared: &Shared, source: &str, target: &str) -> Result<()> {
     [source, target].iter().try_for_each(|thread_id| check_text("thread_id", thread_id))?;
     if source == target {

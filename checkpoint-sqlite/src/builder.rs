@@ -16,15 +16,15 @@ use crate::worker::Workers;
 /// More threads than this only wait for each other.
 const MOST_READERS: usize = 64;
 
-/// When a commit is on the disk.
+/// When a commit is durable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Synchronous {
-    /// Each commit waits for the disk: what was acknowledged survives a power failure. Python's choice.
+    /// Each commit waits for the disk: acknowledged writes survive a power failure. Python's choice.
     #[default]
     Full,
-    /// Commits do not wait for the disk: what was acknowledged survives a crash of the process, but the last commits
-    /// may be missing (whole ones, never parts) after a power failure.
+    /// Commits do not wait for the disk: acknowledged writes survive a crash of the process, but a power failure may lose
+    /// the last commits (whole ones, never parts).
     Normal,
 }
 
@@ -37,7 +37,7 @@ impl Synchronous {
     }
 }
 
-/// Gathers the options of a [`SqliteSaver`]. Setters cannot fail; [`build`](Self::build) checks everything.
+/// Builds a [`SqliteSaver`]. Setters cannot fail; [`build`](Self::build) checks everything.
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct SqliteSaverBuilder {
@@ -63,34 +63,34 @@ impl SqliteSaverBuilder {
         }
     }
 
-    /// Seals what is stored, and opens it when it is read. See the [crate's page](crate) for what stays in the clear.
+    /// Encrypts stored values, and decrypts them when they are read. See the [crate's page](crate) for what is not encrypted.
     pub fn cipher(mut self, cipher: Cipher) -> Self {
         self.codec.cipher = Some(cipher);
         self
     }
 
-    /// Returns a checkpoint that cannot be decrypted as ciphertext (see [`checkpoint_core::opaque`]) instead of an error, for tools that show a file without its keys.
+    /// Returns a checkpoint that cannot be decrypted as ciphertext (see [`checkpoint_core::opaque`]) instead of an error,
+    /// for tools that show a file without its keys.
     ///
-    /// This holds for `get_tuple` and `list`. A delta history, `copy_thread` and `prune` need the keys all the same.
+    /// This applies to `get_tuple` and `list`. A delta history, `copy_thread` and `prune` still need the keys.
     pub fn return_sealed(mut self, return_sealed: bool) -> Self {
         self.codec.return_sealed = return_sealed;
         self
     }
 
-    /// Keeps values of another serializer as they come, and never looks into them, whatever their tags say: pending
-    /// writes come back with the tag and the bytes that they were given with, and every checkpoint that is read is one
-    /// value (see [`checkpoint_core::opaque`]), as `put` takes it. Where there is no
-    /// [`cipher`](Self::cipher), values may be encrypted already.
+    /// Stores values of another serializer unchanged and never decodes them, whatever their tags say: pending writes are
+    /// returned with their tag and bytes, and each checkpoint is one value (see [`checkpoint_core::opaque`]), in `put` and
+    /// in reads. Without a [`cipher`](Self::cipher), values may be encrypted already.
     ///
-    /// What has to look into a checkpoint asks the [`checkpoint_reader`](Self::checkpoint_reader).
+    /// Calls that have to decode a checkpoint use the [`checkpoint_reader`](Self::checkpoint_reader).
     pub fn opaque_values(mut self, opaque_values: bool) -> Self {
         self.codec.opaque_values = opaque_values;
         self
     }
 
-    /// Sets who looks into checkpoints of another serializer, for `prune` and `get_delta_channel_history`. It is called
-    /// on the saver's own threads. Without one, these calls read LangGraph's MessagePack, and answer
-    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) for all else.
+    /// Sets the reader that decodes checkpoints of another serializer, for `prune` and `get_delta_channel_history`. It is
+    /// called on the saver's own threads. Without one, these calls decode LangGraph's MessagePack, and fail with
+    /// [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) for other formats.
     pub fn checkpoint_reader(mut self, reader: Arc<dyn CheckpointReader>) -> Self {
         self.reader = Some(reader);
         self
@@ -103,7 +103,7 @@ impl SqliteSaverBuilder {
         self
     }
 
-    /// Chooses when a commit is on the disk: [`Synchronous::Full`] unless set.
+    /// Chooses when a commit is durable: [`Synchronous::Full`] unless set.
     pub fn synchronous(mut self, synchronous: Synchronous) -> Self {
         self.synchronous = synchronous;
         self
@@ -115,16 +115,16 @@ impl SqliteSaverBuilder {
         self
     }
 
-    /// Never writes: changes answer [`Unsupported`](checkpoint_core::ErrorKind::Unsupported). SQLite may still create
+    /// Never writes: changes fail with [`Unsupported`](checkpoint_core::ErrorKind::Unsupported). SQLite may still create
     /// the index of a write-ahead log beside the file where it can.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
     }
 
-    /// Checks the options and makes the saver. Neither opens the file nor starts a thread; the first call does.
+    /// Checks the options and creates the saver. The file is opened and threads are started by the first call.
     ///
-    /// A relative path is taken from the working directory of this moment.
+    /// A relative path is resolved against the current working directory.
     ///
     /// # Errors
     /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an empty path, `:memory:` and URIs, for a path

@@ -1,4 +1,4 @@
-//! Opening connections, and knowing when one must not be used any more.
+//! Opens connections, and detects when one must no longer be used.
 
 use std::cell::Cell;
 use std::io::{ErrorKind as IoKind, Read};
@@ -19,10 +19,10 @@ use crate::{schema, sql};
 /// More than the number of different statements, so that none is prepared twice.
 const STATEMENT_CACHE: usize = 64;
 
-/// How often a lost race is repeated at once.
+/// How often a lost race is retried immediately.
 const RACES: usize = 8;
 
-/// What the builder was told.
+/// The options of the builder.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) path: PathBuf,
@@ -48,12 +48,12 @@ pub(crate) struct Open {
     pub(crate) connection: Connection,
     file: FileId,
     has_task_path: Cell<bool>,
-    /// Opened without locks and without a look at the write-ahead log: good for one call.
+    /// Opened without locks, ignoring the write-ahead log: valid for one call.
     immutable: bool,
 }
 
 impl Open {
-    /// Whether `writes.task_path` is there. Once seen it stays; while it is missing, another process may add it.
+    /// Whether the column `writes.task_path` exists. It is never dropped, but another process may add it.
     pub(crate) fn has_task_path(&self) -> Result<bool> {
         if !self.has_task_path.get() {
             self.has_task_path.set(schema::has_task_path(&self.connection)?);
@@ -88,7 +88,7 @@ impl Open {
         self.execute(sql::COMMIT, []).map(|_| ())
     }
 
-    /// Ends a transaction without a trace, unless SQLite has done so already. A failure shows at the next use.
+    /// Rolls back the transaction, unless SQLite has done so already. If it fails, so does the next use.
     pub(crate) fn rollback(&self) {
         if !self.connection.is_autocommit()
             && let Err(error) = self.execute(sql::ROLLBACK, [])
@@ -97,7 +97,7 @@ impl Open {
         }
     }
 
-    /// Runs several reads as one: they all see the same state of the file.
+    /// Runs several reads in one transaction: they all see the same state of the file.
     pub(crate) fn snapshot<T>(&self, read: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         self.execute(sql::BEGIN, [])?;
         let result = read(self);
@@ -106,7 +106,7 @@ impl Open {
     }
 }
 
-/// Where a worker thread keeps its connection.
+/// The connection of a worker thread.
 #[derive(Debug)]
 pub(crate) struct Slot {
     config: Arc<Config>,
@@ -123,8 +123,8 @@ impl Slot {
         &self.config
     }
 
-    /// The connection, opened where necessary: also when another file stands at the path than the one that was
-    /// opened, so that nothing is written into a deleted file.
+    /// Returns the connection, and opens it if necessary: also if the file at the path was replaced, so that nothing is
+    /// written to a deleted file.
     pub(crate) fn open(&mut self) -> Result<&Open> {
         let file = FileId::of(&self.config.path)?;
         let usable = self.open.take().filter(|open| open.file == file && !open.immutable);
@@ -136,7 +136,7 @@ impl Slot {
         Ok(self.open.insert(open))
     }
 
-    /// Runs one call on the connection, and lets the connection go when the error says that it is of no more use.
+    /// Runs one call on the connection, and closes the connection after an error that makes it unusable.
     pub(crate) fn run<T>(&mut self, call: impl FnOnce(&Open) -> Result<T>) -> Result<T> {
         let result = self.open().and_then(call);
         if let Err(error) = &result
@@ -145,13 +145,13 @@ impl Slot {
             self.close();
         }
         result.map_err(|error| match error.kind() {
-            // What is wrong there is a row, which has been named, or the call itself.
+            // The error is about a row, which it names, or about the call itself.
             ErrorKind::Codec | ErrorKind::Crypto | ErrorKind::InvalidArgument => error,
             _ => error.with("path", self.config.path.display()),
         })
     }
 
-    /// Takes the connection out; whoever does not put it back closes it.
+    /// Takes the connection out. It is closed unless it is put back.
     pub(crate) fn take(&mut self) -> Option<Open> {
         self.open.take()
     }
@@ -165,12 +165,12 @@ impl Slot {
     }
 }
 
-/// Which file stands at a path, where the system can tell.
+/// The identity of the file at a path, on systems that have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileId(#[cfg(unix)] (u64, u64));
 
 impl FileId {
-    /// Looks the file up without opening it.
+    /// Reads the identity without opening the file.
     pub(crate) fn of(path: &Path) -> Result<Self> {
         let metadata = std::fs::metadata(path).map_err(|source| {
             let error = match source.kind() {
@@ -218,7 +218,7 @@ fn open_to_write(config: &Config, file: FileId) -> Result<Open> {
         return Err(read_only());
     }
     let shape = match schema::inspect(&connection) {
-        // The directory takes no log.
+        // The log cannot be created in the directory.
         Err(error) if cannot_share(&error) => return Err(read_only().with_source(error)),
         found => found?.ready()?,
     };
@@ -234,13 +234,12 @@ pub(crate) fn open_to_set_up(config: &Config) -> Result<Connection> {
     Ok(connection)
 }
 
-/// Opens to read: as SQLite would by itself, else, on a medium where write-ahead logs cannot be shared and there is
-/// none, as a file that does not change.
+/// Opens for reading. On a read-only medium without a write-ahead log, the file is opened as immutable.
 pub(crate) fn open_to_read(config: &Config, file: FileId) -> Result<Open> {
     let flags = if config.read_only {
         OpenFlags::SQLITE_OPEN_READ_ONLY
     } else {
-        // Also to read: the first reader of a log creates its index, and a crashed writer is cleaned up after.
+        // Readers need it, too: the first reader of a log creates its index, and recovers after a crashed writer.
         OpenFlags::SQLITE_OPEN_READ_WRITE
     };
     let plain = connect(&config.path, flags, config).and_then(|connection| {
@@ -290,7 +289,7 @@ pub(crate) fn read_only() -> Error {
     Error::new(ErrorKind::Unsupported, READ_ONLY)
 }
 
-/// The answer to a read of a file without tables.
+/// The error for a file without tables.
 pub(crate) fn no_tables() -> Error {
     Error::new(ErrorKind::Schema, RUN_SETUP)
 }
@@ -308,12 +307,12 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Whether a file can be made beside the database, or cannot for want of something other than permission: then the
-/// medium is no reason for SQLite's refusal, and the file may be changing.
+/// Whether a file can be created next to the database, or fails for another reason than permissions: then the medium is
+/// not read-only, and the file may change.
 fn takes_files(path: &Path) -> bool {
     let probe = beside(path, "-probe");
     match std::fs::OpenOptions::new().write(true).create_new(true).open(&probe) {
-        // What cannot be removed is empty.
+        // If it cannot be removed, it is empty.
         Ok(_) => std::fs::remove_file(&probe).is_ok(),
         Err(error) => !matches!(error.kind(), IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem),
     }
@@ -323,7 +322,7 @@ fn has_log(path: &Path) -> bool {
     std::fs::metadata(beside(path, "-wal")).is_ok_and(|metadata| metadata.len() > 0)
 }
 
-/// Whether a rollback journal waits to be played back; one that has been is empty or begins with zeros.
+/// Whether there is a hot rollback journal; one that was played back is empty or begins with zeros.
 fn has_hot_journal(path: &Path) -> bool {
     const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
     let mut head = [0; MAGIC.len()];

@@ -1,4 +1,4 @@
-//! What the driver says, in the workspace's terms: one table.
+//! Converts the driver's errors to ours, in one table.
 
 use checkpoint_core::{Error, ErrorKind, Result};
 use rusqlite::ffi::{self, ErrorCode};
@@ -6,20 +6,20 @@ use rusqlite::ffi::{self, ErrorCode};
 /// The backend's name in errors and spans.
 pub(crate) const BACKEND: &str = "sqlite";
 
-/// What a caller is told when tables are missing.
+/// The message for missing tables.
 pub(crate) const RUN_SETUP: &str = "the file does not have the tables; run setup()";
 
-/// What a caller is told when something cannot be written.
+/// The message for a write to a read-only file.
 pub(crate) const READ_ONLY: &str =
     "the file is read-only for this process; open it where it can be written to";
 
-/// Turns a driver error into ours and keeps it as the source.
+/// Converts a driver's error, and keeps it as the source.
 pub(crate) fn convert(error: rusqlite::Error) -> Error {
     let (kind, message, retryable) = describe(&error);
     Error::new(kind, message).retryable(retryable).with_source(error)
 }
 
-/// The table: kind, what to do, and whether repeating the call may help.
+/// The table: kind, message with the remedy, and whether a retry may succeed.
 fn describe(error: &rusqlite::Error) -> (ErrorKind, &'static str, bool) {
     use ErrorKind::{Backend, Codec, Conflict, InvalidArgument, InvalidConfig, Schema, Timeout, Unavailable};
     let (code, extended, text) = match error {
@@ -67,18 +67,18 @@ fn describe(error: &rusqlite::Error) -> (ErrorKind, &'static str, bool) {
     }
 }
 
-/// SQLite has one code for every mistake in a statement; ours are fixed, so only the tables can be wrong.
+/// SQLite has one code for every error in a statement. Ours are constant, so only the tables can be wrong.
 fn names_missing_object(text: &str) -> bool {
     ["no such table", "no such column", "has no column named"].iter().any(|part| text.contains(part))
 }
 
-/// Whether an attempt may be repeated at once because it only lost a race that is over.
+/// Whether an attempt may be retried immediately, because it lost a race that is over.
 pub(crate) fn is_passing(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(code, _)
         if matches!(code.extended_code, ffi::SQLITE_BUSY_SNAPSHOT | ffi::SQLITE_BUSY_RECOVERY))
 }
 
-/// Whether another connection was in the way.
+/// Whether another connection held a lock.
 pub(crate) fn is_busy(error: &Error) -> bool {
     error.kind() == ErrorKind::Timeout
 }
@@ -88,9 +88,9 @@ pub(crate) fn spoils_connection(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Backend | ErrorKind::Unavailable | ErrorKind::Schema)
 }
 
-/// Converts driver results.
+/// Converts results of the driver.
 pub(crate) trait OrConvert<T> {
-    /// Turns a driver error into ours.
+    /// Converts the driver's error.
     fn or_convert(self) -> Result<T>;
 }
 

@@ -1,4 +1,4 @@
-//! The reads, as they run on a reader thread.
+//! The reads. They run on reader threads.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -70,7 +70,7 @@ pub(crate) fn get_tuple(
     Ok(found.map(|(tuple, _)| tuple))
 }
 
-/// Reads a checkpoint with its writes, and about how many bytes they have. Call it inside of a snapshot.
+/// Reads a checkpoint with its writes, and returns about how many bytes they have. Call it in a read transaction.
 fn tuple(
     config: &Config,
     open: &Open,
@@ -109,7 +109,7 @@ fn tuple(
     Ok(Some((CheckpointTuple::new(stored, checkpoint, metadata, parent, writes), bytes)))
 }
 
-/// Reads the writes on one checkpoint to the channels that are wanted, in their order.
+/// Reads the writes on one checkpoint to the wanted channels, in their order.
 fn pending_writes(
     codec: &ValueCodec,
     open: &Open,

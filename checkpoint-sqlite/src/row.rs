@@ -1,4 +1,4 @@
-//! Decoding what stands in the tables.
+//! Decodes rows.
 
 use std::cell::Cell;
 
@@ -113,7 +113,7 @@ pub(crate) fn open_checkpoint(
     codec.open(typed(row, CheckpointColumns::TYPE)?, &key.checkpoint_data())
 }
 
-/// Looks into an opened checkpoint: with the reader that the builder was given, or as LangGraph's MessagePack.
+/// Decodes a decrypted checkpoint: with the builder's reader, or as LangGraph's MessagePack.
 pub(crate) fn look<T>(
     config: &Config,
     typed: &TypedBytes,

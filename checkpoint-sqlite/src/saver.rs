@@ -29,7 +29,7 @@ pub struct SqliteSaver {
 }
 
 impl SqliteSaver {
-    /// Starts to configure a saver for the file at a path.
+    /// Configures a saver for the file at a path.
     pub fn builder(path: impl Into<PathBuf>) -> SqliteSaverBuilder {
         SqliteSaverBuilder::new(path.into())
     }

@@ -1,4 +1,4 @@
-//! The tables: what must be there, and how `setup` makes it so.
+//! The tables: checks and `setup`.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::connection::{Config, FileId, no_tables, open_to_read, open_to_set_up,
 use crate::error::{OrConvert, RUN_SETUP, is_busy};
 use crate::sql;
 
-/// What a column must be: its name, and its place in the primary key (0 outside of it).
+/// A required column: its name, and its position in the primary key (0 if it is not part of it).
 type Column = (&'static str, i64);
 
 const CHECKPOINTS: [Column; 7] = [
@@ -38,11 +38,11 @@ const TASK_PATH: &str = "task_path";
 /// How long `setup` sleeps between attempts to switch to a write-ahead log, which no busy handler covers.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Which of our tables a file has; each is known to have the right shape.
+/// Which of our tables a file has. Their columns were checked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
     checkpoints: bool,
-    /// Whether `writes` is there, and then whether it has `task_path`.
+    /// Whether `writes` exists, and if so, whether it has `task_path`.
     writes: Option<bool>,
 }
 
@@ -66,11 +66,11 @@ impl Found {
     }
 }
 
-/// Looks at the tables without changing anything. The columns tell what they are: Python keeps no version in the file,
-/// and `user_version` belongs to the application that shares it.
+/// Checks the tables without changing anything. Only the columns identify them: Python stores no version in the file, and
+/// `user_version` belongs to the application that shares it.
 ///
 /// # Errors
-/// `Schema` when a table is there that this program cannot write to without harm.
+/// `Schema` for a table that this program cannot write to safely.
 pub(crate) fn inspect(connection: &Connection) -> Result<Found> {
     let checkpoints = columns(connection, "checkpoints")?;
     let writes = columns(connection, "writes")?;
@@ -88,7 +88,7 @@ pub(crate) fn inspect(connection: &Connection) -> Result<Found> {
 
 struct StoredColumn {
     name: String,
-    /// Not null and without a default: an insert that does not name it fails.
+    /// NOT NULL without a default: an insert that omits it fails.
     must_be_given: bool,
     key_position: i64,
 }
@@ -138,7 +138,7 @@ fn verify(table: &'static str, found: &[StoredColumn], wanted: &[Column]) -> Res
     }
 }
 
-/// Creates or upgrades the tables, once every other connection lets it.
+/// Creates or upgrades the tables, and waits for the locks of other connections.
 pub(crate) fn set_up(config: &Config) -> Result<()> {
     let begun = Instant::now();
     loop {
@@ -151,7 +151,7 @@ pub(crate) fn set_up(config: &Config) -> Result<()> {
     }
 }
 
-/// What cannot be written to is good enough if it has the tables.
+/// A read-only file is accepted if it has the tables.
 fn content_with_tables(config: &Config, existing: Option<FileId>, otherwise: Error) -> Result<()> {
     match existing.map(|file| open_to_read(config, file)) {
         Some(Ok(_)) => Ok(()),
@@ -163,7 +163,7 @@ fn content_with_tables(config: &Config, existing: Option<FileId>, otherwise: Err
 fn attempt(config: &Config) -> Result<()> {
     let existing = match FileId::of(&config.path) {
         Ok(file) => Some(file),
-        // The directory is there, the file is not: `setup` is what creates it.
+        // The directory exists, the file does not: `setup` creates it.
         Err(error) if error.kind() == ErrorKind::Schema => None,
         Err(error) => return Err(error),
     };
@@ -184,7 +184,7 @@ fn attempt(config: &Config) -> Result<()> {
     };
     let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).or_convert()?;
     if mode != "wal" {
-        // Some file systems cannot share a log; SQLite then stays with its journal, as it does for Python.
+        // Some file systems do not support WAL; SQLite then keeps its rollback journal, as it does for Python.
         let _: String =
             connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0)).or_convert()?;
     }
@@ -194,7 +194,7 @@ fn attempt(config: &Config) -> Result<()> {
     let transaction =
         rusqlite::Transaction::new_unchecked(&connection, rusqlite::TransactionBehavior::Immediate)
             .or_convert()?;
-    // Another process may have been here since the first look.
+    // Another process may have created the tables since the first check.
     let found = inspect(&transaction)?;
     if !found.checkpoints {
         transaction.execute_batch(sql::CREATE_CHECKPOINTS).or_convert()?;

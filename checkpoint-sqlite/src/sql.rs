@@ -27,7 +27,7 @@ pub(crate) const CREATE_WRITES: &str = "CREATE TABLE IF NOT EXISTS writes (
                 PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, task_id, idx)
             )";
 
-/// Brings files of Python's saver up to 3.1.1 to the present form.
+/// Upgrades files of Python's saver up to 3.1.1.
 pub(crate) const ADD_TASK_PATH: &str = "ALTER TABLE writes ADD COLUMN task_path TEXT NOT NULL DEFAULT ''";
 
 pub(crate) const TABLE_INFO: &str =
@@ -105,7 +105,7 @@ pub(crate) const SELECT_CHECKPOINT_IDS: &str = "SELECT checkpoint_id FROM checkp
 pub(crate) const SELECT_WRITE_CHECKPOINT_IDS: &str =
     "SELECT DISTINCT checkpoint_id FROM writes WHERE thread_id = ?1 AND checkpoint_ns = ?2";
 
-/// Values that are bound to their place cannot be copied as they are; `GLOB` is exact where `LIKE` folds case.
+/// Values that are bound to their row cannot be copied unchanged. `GLOB` is exact, `LIKE` ignores case.
 pub(crate) const COPY_CHECKPOINTS: &str = "INSERT OR REPLACE INTO checkpoints \
     (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata) \
     SELECT ?2, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata \
@@ -149,7 +149,7 @@ pub(crate) const NEXT_NAMESPACE: &str = "SELECT checkpoint_ns FROM checkpoints \
 pub(crate) const LATEST_ID: &str = "SELECT checkpoint_id FROM checkpoints \
     WHERE thread_id = ?1 AND checkpoint_ns = ?2 ORDER BY checkpoint_id DESC LIMIT 1";
 
-/// One page of a listing's keys. All columns are in the primary-key index, so no row is touched.
+/// One page of a listing's keys. All columns are in the index of the primary key, so no row is read.
 pub(crate) fn select_keys(page: ListConditions) -> String {
     let conditions = [
         (page.thread_id, "thread_id = :thread_id"),
@@ -183,7 +183,7 @@ mod tests {
 
     fn plan(connection: &Connection, sql: &str) -> String {
         let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
-        // The plan does not depend on the values, so none is bound.
+        // The plan does not depend on the parameters.
         let mut rows = statement.raw_query();
         let mut steps = Vec::new();
         while let Some(row) = rows.next().unwrap() {

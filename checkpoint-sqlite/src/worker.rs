@@ -1,7 +1,7 @@
-//! The threads: one that writes, a few that read.
+//! The threads: one writer, several readers.
 //!
-//! Writes that wait together are committed together, so that many agents share one disk sync. Each has a savepoint
-//! of its own, and nobody is told of success before the commit succeeded.
+//! Group commit: writes that wait at the same time are committed together, so that many agents share one disk sync. Each
+//! has its own savepoint, and is acknowledged after the commit.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,14 +26,14 @@ const BATCH_JOBS: usize = 256;
 /// At most about this many bytes are committed together.
 const BATCH_BYTES: usize = 16 << 20;
 
-/// A change, which runs inside of a transaction. It may run again when a transaction came to nothing.
+/// A change, which runs in a transaction. It may run again if the transaction was rolled back.
 pub(crate) type Change = Box<dyn FnMut(&Config, &Open) -> Result<()> + Send>;
 
 type Read = Box<dyn FnOnce(&mut Slot) + Send>;
 
 struct Write {
     change: Change,
-    /// About what it sends; `None` for a change that gets a transaction of its own.
+    /// About how many bytes it writes; `None` for a change with its own transaction.
     bytes: Option<usize>,
     queued: Instant,
     done: oneshot::Sender<Result<()>>,
@@ -44,7 +44,7 @@ enum Order {
     Write(Write),
 }
 
-/// The handle on the threads. They start with the first call, and end when it is closed or dropped.
+/// The handle on the threads. They are started by the first call, and end when it is closed or dropped.
 pub(crate) struct Workers {
     pub(crate) calls: Calls,
     config: Arc<Config>,
@@ -53,7 +53,7 @@ pub(crate) struct Workers {
 
 #[derive(Default)]
 struct Queues {
-    /// Threads do not live on in a forked process.
+    /// A forked process has none of the threads.
     process: u32,
     writer: Option<Sender<Order>>,
     readers: Option<Sender<Read>>,
@@ -72,7 +72,7 @@ impl Workers {
         Self { calls: Calls::saver(BACKEND, BACKEND), config: Arc::new(config), queues: Mutex::default() }
     }
 
-    /// The configuration, unless it forbids to write.
+    /// The configuration, unless the file is read-only.
     pub(crate) fn to_write(&self) -> Result<&Config> {
         self.config.check_writable().map(|()| &*self.config)
     }
@@ -88,7 +88,7 @@ impl Workers {
             if !done.is_canceled() {
                 row::take_bytes_read();
                 let result = slot.run(|open| read(&config, open));
-                // The caller may have gone meanwhile.
+                // The caller may have been dropped.
                 let _ = done.send((result, row::take_bytes_read()));
             }
         });
@@ -99,19 +99,19 @@ impl Workers {
         result
     }
 
-    /// Commits a change together with others that wait.
+    /// Commits a change together with other waiting changes.
     pub(crate) async fn write(&self, bytes: usize, change: Change) -> Result<()> {
         telemetry::bytes_written(BACKEND, bytes);
         self.order(|done| Order::Write(Write { change, bytes: Some(bytes), queued: Instant::now(), done }))
             .await
     }
 
-    /// Commits a change in a transaction of its own.
+    /// Commits a change in its own transaction.
     pub(crate) async fn write_alone(&self, change: Change) -> Result<()> {
         self.order(|done| Order::Write(Write { change, bytes: None, queued: Instant::now(), done })).await
     }
 
-    /// Deletes a thread together with other changes that wait.
+    /// Deletes a thread together with other waiting changes.
     pub(crate) async fn delete_thread(&self, thread_id: &str) -> Result<()> {
         let thread_id = Str::from(thread_id);
         let change = move |_: &Config, open: &Open| write::delete_thread(open, &thread_id);
@@ -151,7 +151,7 @@ impl Workers {
             let (config, receiver) = (Arc::clone(&self.config), receiver.clone());
             let thread = spawn("checkpoint-sqlite-reader", move || serve_reads(config, &receiver));
             match thread {
-                // Fewer readers do as well.
+                // Fewer readers suffice.
                 Err(_) if started > 0 => break,
                 other => queues.ended.push(other?),
             }
@@ -192,7 +192,7 @@ impl Queues {
     }
 }
 
-/// Starts a thread; what it returns is ready when the thread has ended.
+/// Starts a thread. The returned future is ready when the thread has ended.
 fn spawn(name: &str, serve: impl FnOnce() + Send + 'static) -> Result<Shared<oneshot::Receiver<()>>> {
     let (running, ended) = oneshot::channel();
     let serve = move || {
@@ -216,7 +216,7 @@ fn lost() -> Error {
 fn serve_reads(config: Arc<Config>, jobs: &Receiver<Read>) {
     let mut slot = Slot::new(config, false);
     for job in jobs {
-        // A fault ends one call, whose caller then finds its channel closed, and the connection, never the thread.
+        // A panic ends one call, whose caller finds its channel closed, and the connection, but not the thread.
         if catch_unwind(AssertUnwindSafe(|| job(&mut slot))).is_err() {
             slot.close();
         }
@@ -224,18 +224,18 @@ fn serve_reads(config: Arc<Config>, jobs: &Receiver<Read>) {
     close_in_turn(&mut slot);
 }
 
-/// Closes a connection while no other thread does: of two that close at once, neither may find itself the last, and
-/// the log would stay.
+/// Closes a connection while no other thread does: if two close concurrently, neither may see itself as the last one, and
+/// the log would remain.
 fn close_in_turn(slot: &mut Slot) {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     slot.close();
 }
 
-/// What the writer has to do, in the order in which it came.
+/// The writer's queue.
 struct Inbox {
     orders: Receiver<Order>,
-    /// Taken out of the queue, but not done.
+    /// Received, but not processed yet.
     waiting: VecDeque<Order>,
 }
 
@@ -248,7 +248,7 @@ impl Inbox {
         self.waiting.pop_front().or_else(|| self.orders.try_recv().ok())
     }
 
-    /// The changes that came with or after the first and can be committed with it.
+    /// The waiting changes that can be committed with the first.
     fn gather(&mut self, first: Write) -> Vec<Write> {
         let mut bytes = first.bytes.unwrap_or(BATCH_BYTES);
         let mut batch = vec![first];
@@ -269,8 +269,8 @@ impl Inbox {
         batch
     }
 
-    /// Tells those who have waited as long as they may that the lock could not be had. Without this each would wait
-    /// for the whole time once more after those before it.
+    /// Fails the changes that have waited for the busy timeout already. Otherwise each would wait for the whole timeout
+    /// again, one after the other.
     fn give_up(&mut self, error: &Arc<Error>, config: &Config) {
         while let Ok(order) = self.orders.try_recv() {
             self.waiting.push_back(order);
@@ -311,7 +311,7 @@ fn serve_writes(config: Arc<Config>, orders: Receiver<Order>) {
     close_in_turn(&mut slot);
 }
 
-/// Takes the lock, then commits everything that has come by then.
+/// Takes the write lock, then commits everything that is waiting by then.
 fn commit_with_those_waiting(slot: &mut Slot, first: Write, inbox: &mut Inbox) {
     if first.done.is_canceled() {
         return;
@@ -327,7 +327,7 @@ fn commit_with_those_waiting(slot: &mut Slot, first: Write, inbox: &mut Inbox) {
         return;
     }
     let undone = commit(slot, inbox.gather(first));
-    // SQLite broke off the whole transaction for the sake of one change: the others get one each.
+    // SQLite rolled back the whole transaction because of one change: the others get a transaction each.
     for write in undone {
         match slot.run(Open::begin_immediate) {
             Ok(()) => drop(commit(slot, vec![write])),
@@ -336,10 +336,10 @@ fn commit_with_those_waiting(slot: &mut Slot, first: Write, inbox: &mut Inbox) {
     }
 }
 
-/// Runs changes in the transaction that was begun, commits it, and answers. Returns the changes that were undone
-/// with a transaction which SQLite broke off by itself (a full disk does that), and which got no answer yet.
+/// Runs changes in the current transaction, commits it, and sends the results. If SQLite rolled back the transaction by
+/// itself (as it does when the disk is full), returns the changes without a result.
 fn commit(slot: &mut Slot, batch: Vec<Write>) -> Vec<Write> {
-    // Out of the slot while in use: a fault then closes it, which rolls back.
+    // Taken out of the slot while in use: a panic then closes the connection, which rolls back.
     let Some(open) = slot.take() else { return batch };
     let several = batch.len() > 1;
     let mut spoiled = false;
@@ -393,7 +393,7 @@ fn in_savepoint(open: &Open, change: impl FnOnce() -> Result<()>) -> Result<()> 
             return result;
         }
     }
-    // Whoever is told of a failure must leave no trace: the others then get a transaction each.
+    // A failed change must not leave anything behind: the others then get a transaction each.
     open.execute(sql::RELEASE, []).inspect_err(|_| open.rollback())?;
     result
 }
@@ -428,13 +428,13 @@ mod tests {
         })
     }
 
-    /// Has changes committed in one batch, and tells which succeeded.
+    /// Commits changes in one batch, and returns which succeeded.
     async fn commit_together<const N: usize>(workers: &Workers, changes: [Change; N]) -> Vec<bool> {
         let other = rusqlite::Connection::open(&workers.config.path).unwrap();
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
         let mut writes = changes.map(|change| Box::pin(workers.write(0, change)));
         for write in &mut writes {
-            // The first poll puts it into the queue, where it meets the others.
+            // The first poll puts it into the queue.
             assert!(FutureExt::now_or_never(write).is_none());
         }
         other.execute_batch("COMMIT").unwrap();
@@ -543,7 +543,7 @@ mod tests {
     async fn a_forked_process_is_told_to_build_its_own() {
         let directory = tempfile::tempdir().unwrap();
         let workers = workers(&directory, Synchronous::Full);
-        // As it is in a child: the queues belong to another process.
+        // As in a forked child: the queues belong to another process.
         workers.queues.lock().unwrap().process = u32::MAX;
         let error = workers.set_up().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);

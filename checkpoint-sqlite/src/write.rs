@@ -1,4 +1,4 @@
-//! The changes, as they run inside of a transaction on the writer thread.
+//! The writes. They run in a transaction on the writer thread.
 
 use std::collections::HashSet;
 
@@ -20,10 +20,10 @@ use crate::sql;
 /// SQLite's limit for one row.
 const MOST_BYTES: usize = 1_000_000_000;
 
-/// What a row has besides its values: the header, in which each value has at most 9 bytes.
+/// The size of a row's header, in which each value has at most 9 bytes.
 const ROW_HEADER: usize = 128;
 
-/// Refuses a row that SQLite could not hold.
+/// Rejects a row that SQLite cannot store.
 pub(crate) fn check_size(parts: &[usize]) -> Result<usize> {
     let bytes = parts.iter().fold(ROW_HEADER, |sum, part| sum.saturating_add(*part));
     if bytes > MOST_BYTES {
@@ -108,7 +108,7 @@ impl CheckpointRow {
     }
 }
 
-/// Refuses writes of which SQLite could not hold one, and returns how many bytes they have.
+/// Rejects writes if SQLite cannot store one of them, and returns how many bytes they have.
 pub(crate) fn check_writes(writes: &PreparedWrites) -> Result<usize> {
     let PreparedWrites { thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, .. } = writes;
     let ids: usize =
@@ -175,7 +175,7 @@ pub(crate) fn delete_for_runs(open: &Open, run_ids: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Copies values as they are, and encrypts anew those that are bound to their row.
+/// Copies values unchanged, and re-encrypts those that are bound to their row.
 pub(crate) fn copy_thread(config: &Config, open: &Open, source: &str, target: &str) -> Result<()> {
     let has_task_path = open.has_task_path()?;
     open.execute(sql::COPY_CHECKPOINTS, [source, target])?;
@@ -196,7 +196,7 @@ pub(crate) fn copy_thread(config: &Config, open: &Open, source: &str, target: &s
     Ok(())
 }
 
-/// Makes the target's row from the columns of `sql::SELECT_CHECKPOINT_BY_ROWID`.
+/// Creates the target's row from the columns of `sql::SELECT_CHECKPOINT_BY_ROWID`.
 fn reseal_checkpoint(codec: &ValueCodec, row: &Row<'_>, source: &str, target: &str) -> Result<CheckpointRow> {
     let (checkpoint_ns, checkpoint_id) = (row::text(row, 0)?, row::text(row, 1)?);
     let key = CheckpointKey::new(source, &checkpoint_ns, &checkpoint_id);
@@ -213,7 +213,7 @@ fn reseal_checkpoint(codec: &ValueCodec, row: &Row<'_>, source: &str, target: &s
     Ok(CheckpointRow { thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, typed, metadata })
 }
 
-/// Makes the target's row from the columns of `sql::select_write_by_rowid`.
+/// Creates the target's row from the columns of `sql::select_write_by_rowid`.
 fn reseal_write(codec: &ValueCodec, row: &Row<'_>, source: &str, target: &str) -> Result<PreparedWrites> {
     let (checkpoint_ns, checkpoint_id) = (row::text(row, 0)?, row::text(row, 1)?);
     let (task_id, channel) = (row::text(row, 2)?, row::text(row, 4)?);

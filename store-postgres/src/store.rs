@@ -294,6 +294,10 @@ impl PostgresStore {
         Ok(plans)
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.calls.is_closed()
+    }
+
     pub(crate) fn from_shared(shared: Shared) -> Self {
         Self { shared: Arc::new(shared) }
     }

@@ -12,7 +12,7 @@ use crate::PostgresStore;
 /// The shortest interval between two sweeps.
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A background task that removes expired items until this handle is dropped. Several sweepers, also in several
+/// A background task that removes expired items until this handle is dropped or the store is closed. Several sweepers, also in several
 /// processes, run concurrently without conflicts.
 #[derive(Debug)]
 #[must_use = "the task ends when this is dropped"]
@@ -25,6 +25,9 @@ impl TtlSweeper {
         Ok(Self(runtime.spawn(async move {
             loop {
                 tokio::time::sleep(every.max(MIN_INTERVAL)).await;
+                if store.is_closed() {
+                    return;
+                }
                 match store.sweep_ttl().await {
                     Ok(0) => {}
                     Ok(swept) => tracing::debug!(swept, "removed expired items"),
