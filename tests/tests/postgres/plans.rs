@@ -1,13 +1,13 @@
 //! The plans of the saver's statements: they use the primary keys, regardless of the tables' contents and statistics.
 //! These tests detect plans that read a whole thread for one checkpoint, or a whole table for one thread.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use checkpoint_conformance::{Case, OpenOptions, run_cases};
 use tokio_postgres::Client;
 
-use crate::shared::plans::{Access, Plan, on_tables};
+use crate::shared::plans::{Access, Plan, assert_all_planned, on_tables};
 use crate::shared::postgres::wire::proxy;
 use crate::shared::postgres::{Database, Postgres, Server, Test, tests};
 
@@ -129,11 +129,7 @@ async fn every_statement_is_planned(server: &Server) {
     let saver = target.builder(server.url(), OpenOptions::default()).build().unwrap();
     let planned: BTreeMap<_, _> =
         saver.plans().await.unwrap().into_iter().map(|(call, sql, _)| (sql, call)).collect();
-    let unplanned: Vec<_> = seen.iter().filter(|sql| !planned.contains_key(*sql)).collect();
-    assert!(unplanned.is_empty(), "plans() lacks: {unplanned:#?}");
-    let calls: BTreeSet<_> = planned.values().collect();
-    let called: BTreeSet<_> = seen.iter().map(|sql| &planned[sql]).collect();
-    assert_eq!(called, calls, "calls whose statements were seen");
+    assert_all_planned(&seen, &planned);
 }
 
 pub(crate) fn tests() -> &'static [Test] {

@@ -1,6 +1,7 @@
 //! What a plan reads, and how.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 
 use serde_json::Value;
 
@@ -59,4 +60,13 @@ pub(crate) fn on_tables(statements: BTreeMap<String, usize>, schema: &str) -> BT
             && !OTHERS.iter().any(|other| sql.starts_with(other))
     };
     statements.into_keys().filter(is_one).collect()
+}
+
+/// Fails unless each statement that was seen is among the planned ones, and each call with planned statements sent one.
+pub(crate) fn assert_all_planned<C: Ord + Debug>(seen: &BTreeSet<String>, planned: &BTreeMap<String, C>) {
+    let unplanned: Vec<_> = seen.iter().filter(|sql| !planned.contains_key(*sql)).collect();
+    assert!(unplanned.is_empty(), "plans() lacks: {unplanned:#?}");
+    let calls: BTreeSet<_> = planned.values().collect();
+    let called: BTreeSet<_> = seen.iter().map(|sql| &planned[sql]).collect();
+    assert_eq!(called, calls, "calls whose statements were seen");
 }

@@ -14,7 +14,7 @@ use checkpoint_core::{Result, async_trait};
 use store_postgres::{AnnIndex, PostgresStore};
 use tokio_postgres::Client;
 
-use crate::shared::plans::{Plan, on_tables};
+use crate::shared::plans::{Plan, assert_all_planned, on_tables};
 use crate::shared::postgres::wire::proxy;
 use crate::shared::postgres::{Database, Server, Test, rows, tests};
 use crate::suite::Postgres;
@@ -378,11 +378,7 @@ async fn every_statement_is_planned(server: &Server) {
         }
     }
     let seen: BTreeSet<_> = seen.iter().flat_map(|sql| parts(sql)).collect();
-    let unplanned: Vec<_> = seen.iter().filter(|sql| !planned.contains_key(*sql)).collect();
-    assert!(unplanned.is_empty(), "plans() lacks: {unplanned:#?}");
-    let calls: BTreeSet<_> = planned.values().collect();
-    let called: BTreeSet<_> = seen.iter().map(|sql| &planned[sql]).collect();
-    assert_eq!(called, calls, "calls whose statements were seen");
+    assert_all_planned(&seen, &planned);
 }
 
 pub(crate) fn tests() -> &'static [Test] {
