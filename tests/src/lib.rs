@@ -46,6 +46,7 @@
 #[macro_use]
 mod case;
 mod cases;
+mod closing;
 mod fixture;
 mod foreign;
 #[cfg(feature = "harness")]
