@@ -1,8 +1,8 @@
 //! The config of a call (thread, namespace, checkpoint) and the queries of listings.
 
-use crate::filter::Filter;
+use crate::filter::{Filter, FilterSemantics};
 use crate::serde::Value;
-use crate::{CheckpointMetadata, Error, Result};
+use crate::{CheckpointMetadata, Error, Result, ThreadState, ThreadStatus};
 
 /// A string that is cheap to clone: ids, channel names, namespaces.
 pub type Str = std::sync::Arc<str>;
@@ -217,12 +217,24 @@ impl ListQuery {
     }
 }
 
-/// Selects the threads that `list_threads` returns.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Selects the threads that `list_threads` returns. All fields that are set must match.
+#[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ThreadQuery {
     /// Only threads whose id sorts strictly after this one, in the order of `list_threads`.
     pub after: Option<Str>,
+    /// Only threads whose id begins with this text.
+    pub prefix: Option<Str>,
+    /// Only threads whose newest checkpoint was made at this time or later, in microseconds since 1970.
+    pub active_since: Option<i64>,
+    /// Only threads whose newest checkpoint was made before this time, in microseconds since 1970.
+    pub idle_since: Option<i64>,
+    /// Only threads with this status.
+    pub status: Option<ThreadStatus>,
+    /// Conditions on the metadata of the newest checkpoint; see [`ThreadState`].
+    pub filter: Filter,
+    /// Whether each [`ThreadInfo`] has its [`state`](ThreadInfo::state), which takes longer. A status or filter implies it.
+    pub with_state: bool,
     /// The maximum number of results; 0 yields nothing.
     pub limit: Option<usize>,
 }
@@ -240,28 +252,98 @@ impl ThreadQuery {
         self
     }
 
+    /// Narrows to ids that begin with this text.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<Str>) -> Self {
+        self.prefix = Some(prefix.into());
+        self
+    }
+
+    /// Narrows to threads with a checkpoint made at this time or later, in microseconds since 1970.
+    #[must_use]
+    pub fn active_since(mut self, unix_micros: i64) -> Self {
+        self.active_since = Some(unix_micros);
+        self
+    }
+
+    /// Narrows to threads without a checkpoint made at this time or later, in microseconds since 1970.
+    #[must_use]
+    pub fn idle_since(mut self, unix_micros: i64) -> Self {
+        self.idle_since = Some(unix_micros);
+        self
+    }
+
+    /// Narrows to one status: for example, [`ThreadStatus::Running`] finds what a crash left unfinished.
+    #[must_use]
+    pub fn status(mut self, status: ThreadStatus) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// Narrows by the metadata of the newest checkpoint.
+    #[must_use]
+    pub fn filter(mut self, filter: Filter) -> Self {
+        self.filter = filter;
+        self
+    }
+
+    /// Reads the state of each thread, too.
+    #[must_use]
+    pub fn with_state(mut self) -> Self {
+        self.with_state = true;
+        self
+    }
+
     /// Limits the number of results.
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = Some(limit);
         self
     }
+
+    /// Whether the state of each thread must be read. For implementers.
+    pub fn needs_state(&self) -> bool {
+        self.with_state || self.status.is_some() || !self.filter.is_empty()
+    }
+
+    /// Whether a thread matches, apart from the limit.
+    pub(crate) fn matches(&self, thread: &ThreadInfo, semantics: FilterSemantics) -> bool {
+        // An id without a time is of no known age.
+        let micros = crate::id::unix_micros(&thread.latest_checkpoint_id);
+        self.prefix.as_ref().is_none_or(|prefix| thread.thread_id.starts_with(&**prefix))
+            && self.active_since.is_none_or(|since| micros.is_some_and(|micros| micros >= since))
+            && self.idle_since.is_none_or(|since| micros.is_some_and(|micros| micros < since))
+            && self
+                .status
+                .is_none_or(|status| thread.state.as_ref().is_some_and(|state| state.status == status))
+            && (self.filter.is_empty()
+                || thread.state.as_ref().is_some_and(|state| self.filter.matches(&state.metadata, semantics)))
+    }
 }
 
 /// One thread, as `list_threads` returns it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ThreadInfo {
     /// The thread.
     pub thread_id: Str,
     /// The newest checkpoint id over all its namespaces. Its time is in [`crate::id::unix_micros`].
     pub latest_checkpoint_id: Str,
+    /// The newest state, if the query asks for it.
+    pub state: Option<ThreadState>,
 }
 
 impl ThreadInfo {
-    /// Describes one thread.
+    /// Describes one thread, without its state.
     pub fn new(thread_id: impl Into<Str>, latest_checkpoint_id: impl Into<Str>) -> Self {
-        Self { thread_id: thread_id.into(), latest_checkpoint_id: latest_checkpoint_id.into() }
+        Self { thread_id: thread_id.into(), latest_checkpoint_id: latest_checkpoint_id.into(), state: None }
+    }
+
+    /// Sets the state.
+    #[must_use]
+    pub fn with_state(mut self, state: Option<ThreadState>) -> Self {
+        self.state = state;
+        self
     }
 }
 

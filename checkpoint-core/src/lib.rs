@@ -46,8 +46,9 @@
 //!
 //! # Non-goals
 //!
-//! No graph runtime: it does not run nodes, retry tasks or schedule anything. No lock service: two writers on one
-//! thread create two branches, and the later one is the newest, as in LangGraph.
+//! No graph runtime: it does not run nodes, retry tasks or schedule anything. Two writers on one thread create two
+//! branches, and the later one is the newest, as in LangGraph; [`Thread::commit_if_latest`] and [`Thread::lease`] prevent
+//! it.
 
 pub mod backend;
 mod checkpoint;
@@ -57,9 +58,11 @@ pub mod delta;
 mod error;
 mod filter;
 pub mod id;
+mod lease;
 mod memory;
 mod metadata;
 pub mod opaque;
+mod options;
 #[cfg(feature = "python-views")]
 pub mod python;
 #[cfg(not(feature = "python-views"))]
@@ -67,6 +70,7 @@ pub mod python;
 mod python;
 mod saver;
 pub mod serde;
+mod status;
 pub mod store;
 mod thread;
 pub mod version;
@@ -81,11 +85,12 @@ pub use config::{CheckpointConfig, ListQuery, PruneStrategy, Str, ThreadInfo, Th
 pub use delta::DeltaChannelHistory;
 pub use error::{Error, ErrorKind, Result, ResultExt};
 pub use filter::{Filter, FilterSemantics};
+pub use lease::Lease;
 pub use memory::{InMemorySaver, InMemoryStore, InMemoryStoreBuilder};
 pub use metadata::CheckpointMetadata;
-pub use saver::{
-    BaseCheckpointSaver, CheckpointLayout, InlineScalars, PutOptions, SaverCapabilities, SaverExt,
-};
+pub use options::{PutCondition, PutOptions, PutWritesOptions};
+pub use saver::{BaseCheckpointSaver, CheckpointLayout, InlineScalars, SaverCapabilities, SaverExt};
 pub use serde::{Tag, TypedBytes, Value};
+pub use status::{ThreadCounts, ThreadState, ThreadStatus};
 pub use thread::{StateSnapshot, Thread};
 pub use version::{ChannelVersion, ChannelVersions};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
@@ -13,8 +14,8 @@ use crate::filter::FilterSemantics;
 use crate::thread::Thread;
 use crate::version::{self, ChannelVersion, ChannelVersions};
 use crate::{
-    ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, ListQuery,
-    PruneStrategy, Result, Str, ThreadInfo, ThreadQuery,
+    ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, Lease, ListQuery,
+    PruneStrategy, PutOptions, PutWritesOptions, Result, Str, ThreadCounts, ThreadInfo, ThreadQuery,
 };
 
 /// The optional features of a saver, and how it stores checkpoints. The conformance suite checks both ways: a declared
@@ -29,6 +30,8 @@ pub struct SaverCapabilities {
     pub copy_thread: bool,
     /// [`BaseCheckpointSaver::prune`] works.
     pub prune: bool,
+    /// [`BaseCheckpointSaver::acquire_lease`] works.
+    pub leases: bool,
     /// Checkpoints outlive the process.
     pub durable: bool,
     /// Calls do no I/O: their futures are ready when they are first polled.
@@ -46,6 +49,7 @@ impl SaverCapabilities {
             delete_for_runs: false,
             copy_thread: false,
             prune: false,
+            leases: false,
             durable: true,
             immediate: false,
             filter,
@@ -55,7 +59,7 @@ impl SaverCapabilities {
 
     /// Every method; durable; stores whole checkpoints.
     pub const fn all(filter: FilterSemantics) -> Self {
-        Self { delete_for_runs: true, copy_thread: true, prune: true, ..Self::base(filter) }
+        Self { delete_for_runs: true, copy_thread: true, prune: true, leases: true, ..Self::base(filter) }
     }
 
     /// The same for a saver in memory: not durable, and without I/O.
@@ -127,43 +131,6 @@ fn is_long_integer(text: &[u8]) -> bool {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let is_integer = matches!(digits, [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit));
     is_integer && std::str::from_utf8(text).is_ok_and(|text| text.parse::<i64>().is_err())
-}
-
-/// Options of [`BaseCheckpointSaver::put_with`].
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PutOptions {
-    /// Channels whose values are omitted because the parent has them under the same version: for callers for whom
-    /// serializing is expensive.
-    ///
-    /// If the parent does not have them (or no longer has them), nothing is stored and the call fails with
-    /// [`Conflict`](crate::ErrorKind::Conflict): retry with all values. A saver that stores whole checkpoints fails
-    /// with [`Unsupported`](crate::ErrorKind::Unsupported).
-    pub unchanged: Vec<Str>,
-    /// Channels whose values are snapshots of delta channels in the bytes of another serializer. A saver with
-    /// `opaque_values` cannot recognize these snapshots itself; every other saver ignores this option.
-    pub delta_snapshots: Vec<Str>,
-}
-
-impl PutOptions {
-    /// Names channels whose values are carried over from the parent; see [`unchanged`](Self::unchanged).
-    #[must_use]
-    pub fn unchanged(mut self, channels: impl IntoIterator<Item = impl Into<Str>>) -> Self {
-        self.unchanged.extend(channels.into_iter().map(Into::into));
-        self
-    }
-
-    /// Names channels whose values are delta snapshots; see [`delta_snapshots`](Self::delta_snapshots).
-    #[must_use]
-    pub fn delta_snapshots(mut self, channels: impl IntoIterator<Item = impl Into<Str>>) -> Self {
-        self.delta_snapshots.extend(channels.into_iter().map(Into::into));
-        self
-    }
-
-    /// Whether a channel is among [`delta_snapshots`](Self::delta_snapshots).
-    pub(crate) fn is_delta_snapshot(&self, channel: &str) -> bool {
-        self.delta_snapshots.iter().any(|named| &**named == channel)
-    }
 }
 
 /// Stores checkpoints and pending writes. Backends implement it; [`SaverExt`] has convenience methods.
@@ -261,9 +228,28 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
         writes: &[(Str, ChannelValue)],
         task_id: &str,
         task_path: &str,
+    ) -> Result<()> {
+        self.put_writes_with(config, writes, task_id, task_path, &PutWritesOptions::default()).await
+    }
+
+    /// Stores writes of a task as [`put_writes`](Self::put_writes) does, with options. An empty slice is a no-op, whatever
+    /// the options are.
+    ///
+    /// # Errors
+    /// As [`put_writes`](Self::put_writes), and those that [`PutWritesOptions`] describes.
+    ///
+    /// # Cancellation
+    /// A dropped call has stored all of the writes or none.
+    async fn put_writes_with(
+        &self,
+        config: &CheckpointConfig,
+        writes: &[(Str, ChannelValue)],
+        task_id: &str,
+        task_path: &str,
+        options: &PutWritesOptions,
     ) -> Result<()>;
 
-    /// Deletes all data of a thread, in every namespace.
+    /// Deletes all data of a thread, in every namespace, and its lease.
     ///
     /// # Errors
     /// Any error from the database.
@@ -323,6 +309,45 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
     async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
         let _ = (thread_ids, strategy);
         Err(Error::unsupported(self.backend(), "prune"))
+    }
+
+    /// Acquires the lease of a thread, which need not have a checkpoint, for this long after each use. It takes over a
+    /// lease that has expired. The database's clock decides, or, for a database without one, this machine's.
+    ///
+    /// # Errors
+    /// [`Conflict`](crate::ErrorKind::Conflict) while another holder has it, `InvalidArgument` for a time under a
+    /// millisecond or over 366 days, [`Unsupported`](crate::ErrorKind::Unsupported) unless the capability is set.
+    ///
+    /// # Cancellation
+    /// A dropped call may have acquired the lease, which then expires.
+    async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {
+        let _ = (thread_id, ttl);
+        Err(Error::unsupported(self.backend(), "acquire_lease"))
+    }
+
+    /// Renews a lease, even an expired one that nobody has taken over.
+    ///
+    /// # Errors
+    /// [`Conflict`](crate::ErrorKind::Conflict) when it was lost,
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) unless the capability is set.
+    ///
+    /// # Cancellation
+    /// A dropped call may have renewed the lease.
+    async fn renew_lease(&self, lease: &Lease) -> Result<()> {
+        let _ = lease;
+        Err(Error::unsupported(self.backend(), "renew_lease"))
+    }
+
+    /// Gives a lease back, so that others need not wait until it expires. A no-op for a lost one.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) unless the capability is set.
+    ///
+    /// # Cancellation
+    /// A dropped call may have given the lease back.
+    async fn release_lease(&self, lease: &Lease) -> Result<()> {
+        let _ = lease;
+        Err(Error::unsupported(self.backend(), "release_lease"))
     }
 
     /// Closes the saver and its clones: refuses calls from now on, waits for those under way, and releases connections,
@@ -395,6 +420,16 @@ macro_rules! forward {
             ) -> Result<()> {
                 (**self).put_writes(config, writes, task_id, task_path).await
             }
+            async fn put_writes_with(
+                &self,
+                config: &CheckpointConfig,
+                writes: &[(Str, ChannelValue)],
+                task_id: &str,
+                task_path: &str,
+                options: &PutWritesOptions,
+            ) -> Result<()> {
+                (**self).put_writes_with(config, writes, task_id, task_path, options).await
+            }
             async fn delete_thread(&self, thread_id: &str) -> Result<()> {
                 (**self).delete_thread(thread_id).await
             }
@@ -413,6 +448,15 @@ macro_rules! forward {
             }
             async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
                 (**self).prune(thread_ids, strategy).await
+            }
+            async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {
+                (**self).acquire_lease(thread_id, ttl).await
+            }
+            async fn renew_lease(&self, lease: &Lease) -> Result<()> {
+                (**self).renew_lease(lease).await
+            }
+            async fn release_lease(&self, lease: &Lease) -> Result<()> {
+                (**self).release_lease(lease).await
             }
             async fn close(&self) -> Result<()> {
                 (**self).close().await
@@ -452,6 +496,17 @@ pub trait SaverExt: BaseCheckpointSaver {
     fn list_first(&self, query: ListQuery) -> impl Future<Output = Result<Option<CheckpointTuple>>> + Send {
         let mut stream = self.list(query.limit(1));
         async move { stream.next().await.transpose() }
+    }
+
+    /// Counts the threads that match a query, by their status. It reads the state of each.
+    ///
+    /// # Errors
+    /// As [`BaseCheckpointSaver::list_threads`].
+    fn count_threads(&self, query: ThreadQuery) -> impl Future<Output = Result<ThreadCounts>> + Send {
+        let threads = self.list_threads(query.with_state());
+        threads.try_fold(ThreadCounts::default(), |counts, thread| {
+            std::future::ready(Ok(thread.state.map_or(counts, |state| counts.add(state.status))))
+        })
     }
 
     /// Opens a thread for typed reads and commits.

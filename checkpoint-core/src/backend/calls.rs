@@ -9,7 +9,7 @@ use tracing::{Instrument, Span, debug_span};
 
 use super::telemetry::{CallMetrics, Component, Name};
 use crate::store::Op;
-use crate::{CheckpointConfig, Error, ErrorKind, ListQuery, Result};
+use crate::{CheckpointConfig, Error, ErrorKind, Lease, ListQuery, Result};
 
 /// A call's name and span.
 #[derive(Debug)]
@@ -92,6 +92,21 @@ impl Operation {
     /// `put_writes` of a task.
     pub fn put_writes(config: &CheckpointConfig, task_id: &str) -> Self {
         on_config!(Name::PutWrites, config, task_id = task_id)
+    }
+
+    /// `acquire_lease` of a thread.
+    pub fn acquire_lease(thread_id: &str) -> Self {
+        operation!(Name::AcquireLease, thread_id = thread_id)
+    }
+
+    /// `renew_lease` of a lease.
+    pub fn renew_lease(lease: &Lease) -> Self {
+        operation!(Name::RenewLease, thread_id = lease.thread_id())
+    }
+
+    /// `release_lease` of a lease.
+    pub fn release_lease(lease: &Lease) -> Self {
+        operation!(Name::ReleaseLease, thread_id = lease.thread_id())
     }
 
     /// `delete_thread` of a thread.

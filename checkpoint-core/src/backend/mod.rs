@@ -5,6 +5,8 @@
 //! * [`Calls`] runs a call: span, metrics, error context, and `close()`.
 //! * [`PreparedWrites`] and [`SplitCheckpoint`] turn the arguments of `put_writes` and `put` into rows, checked and
 //!   encrypted.
+//! * [`PutOptions::decide`](crate::PutOptions::decide) and
+//!   [`PutWritesOptions::decide`](crate::PutWritesOptions::decide) decide conditional writes by what a backend found.
 //! * [`ValueCodec`] encrypts, decrypts and decodes values on their way to a row and back. [`CheckpointKey`] names the row.
 //! * [`pages`] and [`thread_pages`] turn a function that reads one page into a stream; [`ListCursor`] is the position in a
 //!   listing.
@@ -24,6 +26,8 @@ pub mod telemetry;
 mod value_codec;
 mod writes;
 
+pub use crate::options::{Decision, Found, FoundWrites, STEP_KEY};
+pub use crate::status::is_trigger;
 pub use associated_data::AssociatedData;
 pub use calls::{Calls, Operation};
 pub use key::CheckpointKey;

@@ -1,8 +1,12 @@
 //! Streams over pages.
 
+use std::sync::Arc;
+
 use futures_util::stream::{self, BoxStream, StreamExt};
 
-use crate::{CheckpointConfig, CheckpointTuple, ListQuery, Result, Str, ThreadInfo, ThreadQuery};
+use crate::{
+    CheckpointConfig, CheckpointTuple, FilterSemantics, ListQuery, Result, Str, ThreadInfo, ThreadQuery,
+};
 
 /// The items of one page, and the cursor of the next page, if there is one. A page may be empty without being the last.
 pub type Page<T, C> = (Vec<T>, Option<C>);
@@ -28,25 +32,36 @@ where
     pages.flatten().boxed()
 }
 
-/// Streams threads from a function that takes a thread id and a limit, and reads the threads after that id.
+/// Streams the threads that match a query, from a function that reads threads with their state where the query needs it:
+/// up to a number of threads after an id, of which it may leave out those that do not have the prefix. It returns the
+/// threads, and the id after which the next page begins, if there may be one.
 pub fn thread_pages<F>(
     query: ThreadQuery,
+    semantics: FilterSemantics,
     page_size: usize,
-    read: impl Fn(Option<Str>, usize) -> F + Send + 'static,
+    read: impl Fn(Arc<ThreadQuery>, Option<Str>, usize) -> F + Send + 'static,
 ) -> BoxStream<'static, Result<ThreadInfo>>
 where
-    F: Future<Output = Result<Vec<ThreadInfo>>> + Send + 'static,
+    F: Future<Output = Result<Page<ThreadInfo, Str>>> + Send + 'static,
 {
-    let left = query.limit.unwrap_or(usize::MAX);
-    pages((left > 0).then_some((query.after, left)), move |(after, left)| {
-        let count = left.min(page_size);
-        let page = read(after, count);
+    let (after, left) = (query.after.clone(), query.limit.unwrap_or(usize::MAX));
+    // Pages of a selective query would have few threads each.
+    let is_selective = query.prefix.is_some()
+        || query.active_since.is_some()
+        || query.idle_since.is_some()
+        || query.status.is_some()
+        || !query.filter.is_empty();
+    let query = Arc::new(query);
+    pages((left > 0).then_some((after, left)), move |(after, left)| {
+        let count = if is_selective { page_size } else { left.min(page_size) };
+        let page = read(Arc::clone(&query), after, count);
+        let query = Arc::clone(&query);
         async move {
-            let page = page.await?;
-            let left = left.saturating_sub(page.len());
-            let last = page.last().filter(|_| page.len() == count && left > 0);
-            let next = last.map(|last| (Some(last.thread_id.clone()), left));
-            Ok((page, next))
+            let (mut threads, next) = page.await?;
+            threads.retain(|thread| query.matches(thread, semantics));
+            threads.truncate(left);
+            let left = left.saturating_sub(threads.len());
+            Ok((threads, next.filter(|_| left > 0).map(|next| (Some(next), left))))
         }
     })
 }
@@ -158,20 +173,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn threads_end_at_the_limit_or_with_a_short_page() {
-        let all = ["a", "b", "c", "d"];
-        for (limit, expected, reads) in [(None, 4, 3), (Some(3), 3, 2), (Some(4), 4, 2), (Some(0), 0, 0)] {
+    async fn threads_end_at_the_limit_or_with_the_last_page() {
+        let all = ["a1", "a2", "b1", "b2"];
+        let cases = [
+            (ThreadQuery::all(), 4, 2),
+            (ThreadQuery::all().limit(3), 3, 2),
+            (ThreadQuery::all().limit(0), 0, 0),
+            (ThreadQuery::all().after("a2"), 2, 1),
+            (ThreadQuery::all().prefix("b").limit(1), 1, 2),
+        ];
+        for (query, expected, reads) in cases {
             let count = Arc::new(Mutex::new(0));
             let counted = Arc::clone(&count);
-            let query = ThreadQuery { limit, ..ThreadQuery::default() };
-            let stream = thread_pages(query, 2, move |after, most| {
+            let stream = thread_pages(query.clone(), FilterSemantics::Equality, 2, move |_, after, most| {
                 *counted.lock().unwrap() += 1;
                 let rest = all.iter().filter(move |id| after.as_deref().is_none_or(|after| **id > after));
-                let page = rest.take(most).map(|id| ThreadInfo::new(*id, "x")).collect();
-                async move { Ok(page) }
+                let page: Vec<_> = rest.take(most).map(|id| ThreadInfo::new(*id, "x")).collect();
+                let last = page.last().map(|last| last.thread_id.clone());
+                async move { Ok((page, last.filter(|last| &**last != "b2"))) }
             });
             let found: Vec<_> = stream.try_collect().await.unwrap();
-            assert_eq!((found.len(), *count.lock().unwrap()), (expected, reads), "{limit:?}");
+            assert_eq!((found.len(), *count.lock().unwrap()), (expected, reads), "{query:?}");
         }
     }
 }

@@ -104,6 +104,9 @@ pub(super) enum Name {
     DeleteForRuns,
     CopyThread,
     Prune,
+    AcquireLease,
+    RenewLease,
+    ReleaseLease,
     Get,
     Search,
     Delete,
@@ -114,7 +117,7 @@ pub(super) enum Name {
 }
 
 impl Name {
-    const COUNT: usize = 18;
+    const COUNT: usize = 21;
 
     pub(super) const fn as_str(self) -> &'static str {
         match self {
@@ -129,6 +132,9 @@ impl Name {
             Self::DeleteForRuns => "delete_for_runs",
             Self::CopyThread => "copy_thread",
             Self::Prune => "prune",
+            Self::AcquireLease => "acquire_lease",
+            Self::RenewLease => "renew_lease",
+            Self::ReleaseLease => "release_lease",
             Self::Get => "get",
             Self::Search => "search",
             Self::Delete => "delete",

@@ -1,7 +1,7 @@
 //! The rows of one `put_writes`.
 
 use super::{CheckpointKey, ValueCodec};
-use crate::{ChannelValue, CheckpointConfig, Error, Result, Str, TypedBytes, id, special};
+use crate::{ChannelValue, CheckpointConfig, Error, PutWritesOptions, Result, Str, TypedBytes, id, special};
 
 /// One write as it is stored.
 #[derive(Debug, Clone)]
@@ -81,6 +81,21 @@ impl PreparedWrites {
             replace,
             rows,
         })
+    }
+
+    /// Checks that the options apply to these writes.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a special channel in a call that stores the first result
+    /// of a task only.
+    pub fn with(self, options: &PutWritesOptions) -> Result<Self> {
+        match self.rows.iter().find(|row| options.once && row.idx < 0) {
+            Some(row) => Err(Error::invalid_argument(
+                "a special channel cannot be part of a result that is stored once; write it in a call of its own",
+            )
+            .with("channel", &row.channel)),
+            None => Ok(self),
+        }
     }
 
     /// The approximate number of bytes that are sent.

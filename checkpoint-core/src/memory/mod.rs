@@ -1,6 +1,7 @@
 //! Backends that keep everything in this process.
 
 mod items;
+mod leases;
 mod saver;
 mod store;
 

@@ -3,21 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::ready;
 use futures_util::stream::BoxStream;
 
 use super::BACKEND;
+use super::leases::Leases;
 use crate::backend::{
-    Calls, CheckpointKey, ListCursor, Operation, PreparedWrites, ValueCodec, pages, thread_pages,
+    Calls, CheckpointKey, Decision, Found, FoundWrites, ListCursor, Operation, Page, PreparedWrites,
+    STEP_KEY, ValueCodec, pages, thread_pages,
 };
 use crate::delta::{self, ChannelSummary, CheckpointSummary, DeltaChannelHistory, HistoryWalk};
 use crate::filter::FilterSemantics;
 use crate::{
     BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointLayout,
-    CheckpointMetadata, CheckpointTuple, InlineScalars, ListQuery, PendingWrite, PruneStrategy, PutOptions,
-    Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, id,
+    CheckpointMetadata, CheckpointTuple, InlineScalars, Lease, ListQuery, PendingWrite, PruneStrategy,
+    PutOptions, PutWritesOptions, Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, ThreadState, id,
 };
 
 /// The number of tuples per page of a listing.
@@ -56,8 +59,12 @@ impl Default for InMemorySaver {
     }
 }
 
-/// Threads by id, their namespaces by name.
-type State = BTreeMap<Str, BTreeMap<Str, Namespace>>;
+#[derive(Debug, Default)]
+struct State {
+    /// Threads by id, their namespaces by name.
+    threads: BTreeMap<Str, BTreeMap<Str, Namespace>>,
+    leases: Leases,
+}
 
 #[derive(Debug, Clone, Default)]
 struct Namespace {
@@ -142,7 +149,7 @@ impl InMemorySaver {
             }
         }
         let tuple = |key: Key<'_>| {
-            let namespace = state.get(key.thread_id)?.get(key.checkpoint_ns)?;
+            let namespace = state.threads.get(key.thread_id)?.get(key.checkpoint_ns)?;
             namespace.tuple(CheckpointKey::new(key.thread_id, key.checkpoint_ns, key.id.0))
         };
         keys.into_iter().filter_map(tuple).collect()
@@ -154,8 +161,8 @@ fn threads<'a>(
     only: Option<&'a Str>,
 ) -> Box<dyn Iterator<Item = (&'a Str, &'a BTreeMap<Str, Namespace>)> + 'a> {
     match only {
-        Some(thread_id) => Box::new(state.get_key_value(thread_id).into_iter()),
-        None => Box::new(state.iter()),
+        Some(thread_id) => Box::new(state.threads.get_key_value(thread_id).into_iter()),
+        None => Box::new(state.threads.iter()),
     }
 }
 
@@ -241,6 +248,55 @@ impl Namespace {
     }
 }
 
+impl State {
+    fn delete(&mut self, thread_id: &str) {
+        self.threads.remove(thread_id);
+        self.leases.delete(thread_id);
+    }
+
+    /// What a conditional `put` decides by.
+    fn find(&mut self, config: &CheckpointConfig, checkpoint_id: &str, options: &PutOptions) -> Found {
+        let holds_lease = options.lease.as_ref().is_some_and(|lease| self.leases.renew(lease));
+        let Some(namespace) = namespace(self, config) else {
+            return Found { holds_lease, ..Found::default() };
+        };
+        let (parent, checkpoints) = (config.checkpoint_id(), &namespace.checkpoints);
+        let has_key = |row: &Row| {
+            let key = row.metadata.get(STEP_KEY).and_then(|key| key.as_str());
+            key == options.step_key.as_deref() && row.parent.as_deref() == parent
+        };
+        let repeated =
+            options.step_key.as_ref().and_then(|_| checkpoints.iter().find(|(_, row)| has_key(row)));
+        Found {
+            holds_lease,
+            repeated: repeated.map(|(id, _)| id.clone()),
+            is_stored: checkpoints.contains_key(checkpoint_id),
+            parent_is_stored: parent.is_some_and(|parent| checkpoints.contains_key(parent)),
+            newest: checkpoints.last_key_value().map(|(id, _)| id.clone()),
+        }
+    }
+
+    /// What a conditional `put_writes` decides by.
+    fn find_writes(
+        &mut self,
+        config: &CheckpointConfig,
+        checkpoint_id: &str,
+        task_id: &str,
+        options: &PutWritesOptions,
+    ) -> FoundWrites {
+        let holds_lease = options.lease.as_ref().is_some_and(|lease| self.leases.renew(lease));
+        let namespace = namespace(self, config);
+        let writes = namespace.and_then(|namespace| namespace.writes.get(checkpoint_id));
+        FoundWrites {
+            holds_lease,
+            checkpoint_is_stored: namespace
+                .is_some_and(|found| found.checkpoints.contains_key(checkpoint_id)),
+            has_writes: writes
+                .is_some_and(|writes| writes.keys().any(|(task, idx)| &**task == task_id && *idx >= 0)),
+        }
+    }
+}
+
 /// A checkpoint as a database returns it: every value in its canonical form.
 fn normalized(checkpoint: &Checkpoint) -> Result<Checkpoint> {
     let mut checkpoint = checkpoint.clone();
@@ -259,7 +315,27 @@ fn normalized(checkpoint: &Checkpoint) -> Result<Checkpoint> {
 
 /// The namespace that a config names.
 fn namespace<'a>(state: &'a State, config: &CheckpointConfig) -> Option<&'a Namespace> {
-    state.get(config.thread_id())?.get(config.checkpoint_ns())
+    state.threads.get(config.thread_id())?.get(config.checkpoint_ns())
+}
+
+/// Describes a thread, or `None` if it has no checkpoint.
+fn thread_info(
+    query: &ThreadQuery,
+    thread_id: &Str,
+    namespaces: &BTreeMap<Str, Namespace>,
+) -> Option<ThreadInfo> {
+    let newest = |(ns, namespace): (&'_ Str, &'_ Namespace)| {
+        namespace.checkpoints.last_key_value().map(|(id, _)| (id.clone(), ns.clone()))
+    };
+    let (latest, latest_ns) = namespaces.iter().filter_map(newest).max()?;
+    let state = || {
+        let root = namespaces.get_key_value("").and_then(newest);
+        let (id, ns) = root.unwrap_or_else(|| (latest.clone(), latest_ns));
+        let tuple = namespaces.get(&ns)?.tuple(CheckpointKey::new(thread_id, &ns, &id))?;
+        Some(ThreadState::of(&tuple))
+    };
+    let state = if query.needs_state() { state() } else { None };
+    Some(ThreadInfo::new(thread_id.clone(), latest.clone()).with_state(state))
 }
 
 /// Copies the values of unchanged channels from the parent.
@@ -282,17 +358,22 @@ fn carry_over(state: &State, config: &CheckpointConfig, row: &mut Row, unchanged
 }
 
 impl InMemorySaver {
-    fn next_threads(&self, after: Option<&Str>, count: usize) -> Vec<ThreadInfo> {
+    /// A page of threads, for `thread_pages`.
+    fn next_threads(&self, query: &ThreadQuery, after: Option<&Str>, count: usize) -> Page<ThreadInfo, Str> {
         let state = self.read();
-        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let threads =
-            state.range::<Str, _>((after, Bound::Unbounded)).filter_map(|(thread_id, namespaces)| {
-                let newest =
-                    namespaces.values().filter_map(|namespace| namespace.checkpoints.last_key_value());
-                let newest = newest.map(|(id, _)| id).max()?;
-                Some(ThreadInfo::new(thread_id.clone(), newest.clone()))
-            });
-        threads.take(count).collect()
+        let first = query.prefix.as_ref().filter(|prefix| after.is_none_or(|after| after < *prefix));
+        let after = match (first, after) {
+            (Some(prefix), _) => Bound::Included(prefix),
+            (None, Some(after)) => Bound::Excluded(after),
+            (None, None) => Bound::Unbounded,
+        };
+        let threads = state.threads.range::<Str, _>((after, Bound::Unbounded));
+        let threads = threads
+            .take_while(|(id, _)| query.prefix.as_ref().is_none_or(|prefix| id.starts_with(&**prefix)))
+            .filter_map(|(thread_id, namespaces)| thread_info(query, thread_id, namespaces));
+        let page: Vec<_> = threads.take(count).collect();
+        let last = page.last().filter(|_| page.len() == count).map(|last| last.thread_id.clone());
+        (page, last)
     }
 
     fn store(
@@ -304,7 +385,7 @@ impl InMemorySaver {
     ) -> Result<CheckpointConfig> {
         id::validate(&checkpoint.id)?;
         checkpoint.require_channels()?;
-        let metadata = metadata.merged(config).to_json()?;
+        let metadata = options.metadata(metadata, config)?.to_json()?;
         let mut row = Row {
             checkpoint: if self.opaque_values { checkpoint.clone() } else { normalized(checkpoint)? },
             metadata: CheckpointMetadata::from_json(metadata.as_bytes())?,
@@ -315,14 +396,26 @@ impl InMemorySaver {
             row.delta_snapshots.extend(options.delta_snapshots.iter().cloned());
         }
         let mut state = self.write();
+        if options.is_conditional() {
+            let found = state.find(config, &checkpoint.id, options);
+            if let Decision::Repeats(checkpoint_id) = options.decide(config, found)? {
+                return Ok(config.for_checkpoint(checkpoint_id));
+            }
+        }
         carry_over(&state, config, &mut row, &options.unchanged)?;
         let (thread_id, checkpoint_ns) = config.shared_key();
-        let namespace = state.entry(thread_id).or_default().entry(checkpoint_ns).or_default();
+        let namespace = state.threads.entry(thread_id).or_default().entry(checkpoint_ns).or_default();
         namespace.checkpoints.insert(checkpoint.id.clone(), row);
         Ok(config.for_checkpoint(checkpoint.id.clone()))
     }
 
-    fn store_writes(&self, prepared: PreparedWrites, codec: &ValueCodec) -> Result<()> {
+    fn store_writes(
+        &self,
+        config: &CheckpointConfig,
+        prepared: PreparedWrites,
+        codec: &ValueCodec,
+        options: &PutWritesOptions,
+    ) -> Result<()> {
         let write = |row: crate::backend::WriteRow| {
             let value = codec.to_channel_value(row.value)?;
             let write = PendingWrite::new(prepared.task_id.clone(), row.channel, value);
@@ -333,7 +426,11 @@ impl InMemorySaver {
             return Ok(());
         }
         let mut state = self.write();
-        let namespaces = state.entry(prepared.thread_id).or_default();
+        if options.is_conditional() {
+            let found = state.find_writes(config, &prepared.checkpoint_id, &prepared.task_id, options);
+            options.decide(config, &prepared.task_id, found)?;
+        }
+        let namespaces = state.threads.entry(prepared.thread_id).or_default();
         let namespace = namespaces.entry(prepared.checkpoint_ns).or_default();
         let stored = namespace.writes.entry(prepared.checkpoint_id).or_default();
         for write in writes {
@@ -361,7 +458,7 @@ impl InMemorySaver {
     }
 
     fn remove_runs(&self, run_ids: &[&str]) {
-        for namespace in self.write().values_mut().flat_map(BTreeMap::values_mut) {
+        for namespace in self.write().threads.values_mut().flat_map(BTreeMap::values_mut) {
             let writes = &mut namespace.writes;
             namespace.checkpoints.retain(|id, row| {
                 let keep = row.metadata.run_id().is_none_or(|run_id| !run_ids.contains(&run_id));
@@ -375,9 +472,10 @@ impl InMemorySaver {
 
     fn copy(&self, source_thread_id: &str, target_thread_id: &str) {
         let mut state = self.write();
-        let source = state.get(source_thread_id).filter(|_| source_thread_id != target_thread_id).cloned();
+        let source =
+            state.threads.get(source_thread_id).filter(|_| source_thread_id != target_thread_id).cloned();
         let Some(source) = source else { return };
-        let target = state.entry(Str::from(target_thread_id)).or_default();
+        let target = state.threads.entry(Str::from(target_thread_id)).or_default();
         for (checkpoint_ns, namespace) in source {
             let into = target.entry(checkpoint_ns).or_default();
             into.checkpoints.extend(namespace.checkpoints);
@@ -391,9 +489,10 @@ impl InMemorySaver {
         let mut state = self.write();
         for thread_id in thread_ids {
             match strategy {
-                PruneStrategy::Delete => drop(state.remove(*thread_id)),
+                PruneStrategy::Delete => state.delete(thread_id),
                 PruneStrategy::KeepLatest => {
-                    let mut namespaces = state.get_mut(*thread_id).into_iter().flat_map(BTreeMap::values_mut);
+                    let mut namespaces =
+                        state.threads.get_mut(*thread_id).into_iter().flat_map(BTreeMap::values_mut);
                     namespaces.try_for_each(Namespace::prune)?;
                 }
             }
@@ -444,11 +543,11 @@ impl BaseCheckpointSaver for InMemorySaver {
 
     fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>> {
         let saver = self.clone();
-        thread_pages(query, PAGE, move |after, count| {
+        thread_pages(query, self.semantics, PAGE, move |query, after, count| {
             let saver = saver.clone();
             async move {
                 let operation = Operation::list_threads(after.as_deref(), count);
-                let read = async { Ok(saver.next_threads(after.as_ref(), count)) };
+                let read = async { Ok(saver.next_threads(&query, after.as_ref(), count)) };
                 saver.calls.run(operation, read).await
             }
         })
@@ -466,24 +565,25 @@ impl BaseCheckpointSaver for InMemorySaver {
         self.calls.run(Operation::put(config, &checkpoint.id), store).await
     }
 
-    async fn put_writes(
+    async fn put_writes_with(
         &self,
         config: &CheckpointConfig,
         writes: &[(Str, ChannelValue)],
         task_id: &str,
         task_path: &str,
+        options: &PutWritesOptions,
     ) -> Result<()> {
         let store = async {
             let codec = ValueCodec { opaque_values: self.opaque_values, ..ValueCodec::default() };
-            let prepared = PreparedWrites::new(&codec, config, writes, task_id, task_path)?;
-            self.store_writes(prepared, &codec)
+            let prepared = PreparedWrites::new(&codec, config, writes, task_id, task_path)?.with(options)?;
+            self.store_writes(config, prepared, &codec, options)
         };
         self.calls.run(Operation::put_writes(config, task_id), store).await
     }
 
     async fn delete_thread(&self, thread_id: &str) -> Result<()> {
         let delete = async {
-            self.write().remove(thread_id);
+            self.write().delete(thread_id);
             Ok(())
         };
         self.calls.run(Operation::delete_thread(thread_id), delete).await
@@ -517,6 +617,24 @@ impl BaseCheckpointSaver for InMemorySaver {
     async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
         let prune = async { self.prune_threads(thread_ids, strategy) };
         self.calls.run(Operation::prune(thread_ids), prune).await
+    }
+
+    async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {
+        let acquire = async { self.write().leases.acquire(Lease::request(thread_id, ttl)?) };
+        self.calls.run(Operation::acquire_lease(thread_id), acquire).await
+    }
+
+    async fn renew_lease(&self, lease: &Lease) -> Result<()> {
+        let renew = async { if self.write().leases.renew(lease) { Ok(()) } else { Err(lease.lost()) } };
+        self.calls.run(Operation::renew_lease(lease), renew).await
+    }
+
+    async fn release_lease(&self, lease: &Lease) -> Result<()> {
+        let release = async {
+            self.write().leases.release(lease);
+            Ok(())
+        };
+        self.calls.run(Operation::release_lease(lease), release).await
     }
 
     async fn close(&self) -> Result<()> {
