@@ -7,6 +7,9 @@ use crate::{Error, ErrorKind, Result, Str, id};
 /// The longest time to live of a lease.
 const MAX_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
+const LOST: &str =
+    "the lease was lost: another worker took the thread over, or the thread was deleted; stop this run";
+
 /// The right of one worker to write to a thread, until it expires and another worker takes it over.
 ///
 /// [`BaseCheckpointSaver::acquire_lease`](crate::BaseCheckpointSaver::acquire_lease) makes it. A call with a lease
@@ -72,11 +75,15 @@ impl Lease {
     /// The error of a call whose lease was lost. For implementers.
     #[must_use]
     pub fn lost(&self) -> Error {
-        let message = "the lease was lost: another worker took the thread over, or the thread was deleted; stop this run";
-        Error::new(ErrorKind::Conflict, message)
+        Error::new(ErrorKind::Conflict, LOST)
             .retryable(false)
             .with("thread_id", &self.thread_id)
             .with("token", self.token)
+    }
+
+    /// Whether an error says that a lease was lost. The worker must then stop its run.
+    pub fn is_lost(error: &Error) -> bool {
+        error.kind() == ErrorKind::Conflict && error.message() == LOST
     }
 
     /// The error of an acquisition while another worker holds the lease, with the microseconds until it expires. For

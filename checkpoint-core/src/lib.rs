@@ -92,5 +92,5 @@ pub use options::{PutCondition, PutOptions, PutWritesOptions};
 pub use saver::{BaseCheckpointSaver, CheckpointLayout, InlineScalars, SaverCapabilities, SaverExt};
 pub use serde::{Tag, TypedBytes, Value};
 pub use status::{ThreadCounts, ThreadState, ThreadStatus};
-pub use thread::{StateSnapshot, Thread};
+pub use thread::{Commit, History, LeasedThread, StateSnapshot, Thread};
 pub use version::{ChannelVersion, ChannelVersions};

@@ -132,6 +132,16 @@ impl CheckpointMetadata {
         counters.iter().filter_map(|(channel, _)| channel.as_str())
     }
 
+    /// Whether a key is set by LangGraph or by a saver, so that a caller cannot choose its value.
+    pub(crate) fn is_reserved(key: &str) -> bool {
+        const SET_BY_SAVERS: [&str; 5] =
+            ["source", "step", "parents", "step_key", "counters_since_delta_snapshot"];
+        key.is_empty()
+            || key.starts_with("__")
+            || SET_BY_SAVERS.contains(&key)
+            || EXCLUDED_KEYS.contains(&key)
+    }
+
     /// The metadata that `put` stores, as LangGraph's `get_checkpoint_metadata`: this metadata, then the scalars of the
     /// config's metadata and configurable that have no entry yet, except reserved keys. U+0000 is removed from top-level
     /// texts.
