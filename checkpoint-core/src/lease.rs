@@ -72,6 +72,15 @@ impl Lease {
         i64::try_from(self.ttl.as_micros()).unwrap_or(i64::MAX)
     }
 
+    pub(crate) fn check_thread(&self, thread_id: &str) -> Result<()> {
+        if self.thread_id() == thread_id {
+            return Ok(());
+        }
+        Err(Error::invalid_argument("the lease is of another thread")
+            .with("thread_id", thread_id)
+            .with("leased_thread_id", self.thread_id()))
+    }
+
     /// The error of a call whose lease was lost. For implementers.
     #[must_use]
     pub fn lost(&self) -> Error {

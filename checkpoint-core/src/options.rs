@@ -84,15 +84,20 @@ impl PutOptions {
         self
     }
 
-    /// The metadata to store: [`CheckpointMetadata::merged`] with the step key. For implementers.
+    /// Checks the options, and returns the metadata to store: [`CheckpointMetadata::merged`] with the step key. For
+    /// implementers.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) when the step key is empty or has U+0000.
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) when the step key is empty or has U+0000, or the lease is of
+    /// another thread.
     pub fn metadata(
         &self,
         metadata: &CheckpointMetadata,
         config: &CheckpointConfig,
     ) -> Result<CheckpointMetadata> {
+        if let Some(lease) = &self.lease {
+            lease.check_thread(config.thread_id())?;
+        }
         let mut merged = metadata.merged(config);
         if let Some(key) = &self.step_key {
             if key.is_empty() || key.contains('\0') {

@@ -87,8 +87,11 @@ impl PreparedWrites {
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a special channel in a call that stores the first result
-    /// of a task only.
+    /// of a task only, or the lease of another thread.
     pub fn with(self, options: &PutWritesOptions) -> Result<Self> {
+        if let Some(lease) = &options.lease {
+            lease.check_thread(&self.thread_id)?;
+        }
         match self.rows.iter().find(|row| options.once && row.idx < 0) {
             Some(row) => Err(Error::invalid_argument(
                 "a special channel cannot be part of a result that is stored once; write it in a call of its own",

@@ -50,9 +50,9 @@ impl<S: BaseCheckpointSaver> LeasedThread<S> {
         Self { thread, lease }
     }
 
-    /// The lease, with its fencing token.
-    pub fn token(&self) -> &Lease {
-        &self.lease
+    /// The fencing token; see [`Lease::token`].
+    pub fn token(&self) -> i64 {
+        self.lease.token()
     }
 
     /// Renews the lease.

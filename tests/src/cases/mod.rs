@@ -3,6 +3,7 @@
 mod cancellation;
 mod close;
 mod concurrency;
+mod conditions;
 mod copy_thread;
 mod delete_for_runs;
 mod delete_thread;
@@ -15,6 +16,7 @@ mod forks;
 mod get_tuple;
 mod ids;
 mod invalid;
+mod leases;
 mod list;
 mod listing;
 mod metadata;
@@ -30,6 +32,7 @@ mod setup;
 mod store;
 mod telemetry;
 mod threads;
+mod typed_thread;
 mod values;
 mod writes;
 
@@ -55,6 +58,8 @@ pub fn saver_cases() -> Vec<Case> {
         values::cases,
         fields::cases,
         delta::cases,
+        conditions::cases,
+        typed_thread::cases,
     ];
     let further = [
         ids::cases,
@@ -62,6 +67,7 @@ pub fn saver_cases() -> Vec<Case> {
         listing::cases,
         metadata::cases,
         threads::cases,
+        leases::cases,
         concurrency::cases,
         cancellation::cases,
         setup::cases,
