@@ -21,8 +21,13 @@ const SOAK: &str = "CHECKPOINT_TEST_SOAK";
 const SLOWEST: [&str; 4] = ["store_postgres", "postgres", "python", "store"];
 
 /// The tests that `--quick` skips and `soak` prolongs: by binary and module.
-const LONG: [(&str, &str); 3] =
-    [("postgres", "faults::"), ("postgres", "contention::"), ("store_postgres", "faults::")];
+const LONG: [(&str, &str); 5] = [
+    ("sqlite", "agents::"),
+    ("postgres", "agents::"),
+    ("postgres", "faults::"),
+    ("postgres", "contention::"),
+    ("store_postgres", "faults::"),
+];
 
 /// The package of the test binaries with the suite.
 const CONFORMANCE: &str = "checkpoint-conformance";

@@ -14,14 +14,17 @@ use shared::server;
 
 #[path = "../shared"]
 mod shared {
+    pub(crate) mod agents;
     pub(crate) mod copy;
     pub(crate) mod faults;
     pub(crate) mod golden;
     pub(crate) mod plans;
     pub(crate) mod postgres;
     pub(crate) mod server;
+    pub(crate) mod soak;
 }
 
+mod agents;
 mod contention;
 mod faults;
 mod golden;
@@ -33,12 +36,13 @@ mod plans;
 mod probes;
 
 fn main() -> ExitCode {
-    if let Some(done) = faults::as_child().or_else(input::as_child) {
+    if let Some(done) = faults::as_child().or_else(input::as_child).or_else(agents::as_child) {
         return ended(done);
     }
     server::with_servers(|| match targets() {
         Ok(targets) => TestBinary::new()
             .savers(targets)
+            .tests(trials("agents", agents::tests()))
             .tests(trials("contention", contention::tests()))
             .tests(trials("faults", faults::tests()))
             .tests(trials("golden", golden::tests()))

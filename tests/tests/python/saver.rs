@@ -10,13 +10,14 @@ use checkpoint_core::python::{
 };
 use checkpoint_core::{
     BaseCheckpointSaver, Bytes, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata,
-    CheckpointTuple, ListQuery, PruneStrategy, SaverExt, StateSnapshot, Str, Value, special,
+    CheckpointTuple, ListQuery, PruneStrategy, SaverExt, StateSnapshot, Str, ThreadStatus, Value, special,
 };
 use checkpoint_sqlite::SqliteSaver;
 use libtest_mimic::{Completion, Trial};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
+use crate::shared::agents;
 use crate::shared::postgres::{Database, Ended, Kind, Server, in_runtime, rows};
 use crate::shared::pythons::{self, GENERATIONS};
 use crate::shared::turns::{Backend, Location, Turns};
@@ -56,6 +57,7 @@ async fn interrupted(turns: &Turns) -> StateSnapshot {
     };
     assert_eq!((ai.tool_calls[0].name.as_str(), tool.tool_call_id.as_str()), ("search", "c1"));
     assert!(!at.is_done("ask"));
+    assert_eq!(at.status(), ThreadStatus::Waiting);
     let [write] = at.tuple().pending_writes.as_slice() else { panic!("{:?}", at.tuple().pending_writes) };
     assert_eq!((&*write.channel, write.idx), (special::INTERRUPT, -3));
     let interrupts: Vec<Interrupt> = write.value.decode().unwrap();
@@ -83,6 +85,10 @@ async fn history_by(turns: &Turns, command: &str) -> Vec<Json> {
     let ids = |listed: &[Json]| -> Vec<Json> { listed.iter().map(|state| state["id"].clone()).collect() };
     let root: Vec<_> = rust.as_array().unwrap().iter().filter(|state| state["ns"] == "").cloned().collect();
     assert_eq!(ids(&states), ids(&root));
+    // The status that Rust derives agrees with the tasks that LangGraph would run next.
+    let newest = turns.saver().thread(THREAD).latest().await.unwrap().unwrap();
+    let is_done = states[0]["next"] == json!([]);
+    assert_eq!(newest.status() == ThreadStatus::Done, is_done, "{:?} {}", newest.status(), states[0]);
     states
 }
 
@@ -180,6 +186,12 @@ async fn rust_begins(turns: Turns) {
     saver.thread(THREAD).begin(&Start { start: input() }).await.unwrap();
     assert_eq!(turns.python("go_on", &[THREAD])["next"], json!(["ask"]));
     answer_and_fork(&turns).await;
+}
+
+async fn an_agent_of_rust(turns: Turns) {
+    let saver = turns.set_up_by_rust().await;
+    agents::run(saver, THREAD, "rust").await.unwrap();
+    assert_eq!(history(&turns).await[0]["source"], "loop");
 }
 
 async fn rust_begins_by_the_trait(turns: Turns) {

@@ -1,12 +1,22 @@
 //! The suite on the SQLite saver, on a file of its own.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use checkpoint_conformance::{Facility, OpenOptions, Saver, Target};
+use checkpoint_conformance::{Facility, OpenOptions, Saver, Target, TestBinary};
 use checkpoint_core::{Error, ErrorKind, Result, async_trait};
 use checkpoint_sqlite::SqliteSaver;
+
+#[path = "../shared"]
+mod shared {
+    pub(crate) mod agents;
+    pub(crate) mod soak;
+}
+
+mod agents;
 
 #[derive(Debug)]
 struct Sqlite {
@@ -94,10 +104,20 @@ impl Target for Sqlite {
 }
 
 fn main() -> ExitCode {
+    if let Some(done) = agents::as_child() {
+        return ended(done);
+    }
     match Sqlite::new() {
-        Ok(target) => checkpoint_conformance::run(target),
+        Ok(target) => TestBinary::new().savers(vec![Ok(Arc::new(target))]).tests(agents::tests()).run(),
+        Err(error) => ended(Err(error)),
+    }
+}
+
+fn ended(done: Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            eprintln!("{error:?}");
             ExitCode::FAILURE
         }
     }
