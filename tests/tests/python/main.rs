@@ -8,11 +8,13 @@ use checkpoint_conformance::TestBinary;
 
 #[path = "../shared"]
 mod shared {
+    pub(crate) mod agents;
     pub(crate) mod copy;
     pub(crate) mod meeting;
     pub(crate) mod postgres;
     pub(crate) mod pythons;
     pub(crate) mod server;
+    pub(crate) mod soak;
     pub(crate) mod turns;
 }
 

@@ -511,7 +511,7 @@ const EVERYWHERE: &[(&str, Run)] = cases![
 ];
 /// Cases in which it is all the same how Python is called.
 const SYNCHRONOUS: &[(&str, Run)] =
-    cases![rust_begins_by_the_trait, copied, every_view, scalars_that_json_cannot_hold];
+    cases![rust_begins_by_the_trait, an_agent_of_rust, copied, every_view, scalars_that_json_cannot_hold];
 const POSTGRES: &[(&str, Run)] = cases![sends_of_old_checkpoints, setup_in_both_orders];
 
 fn cases_of(backend: Backend) -> Vec<(&'static str, Run)> {
