@@ -115,6 +115,7 @@
 mod builder;
 mod connection;
 mod error;
+mod lease;
 mod read;
 mod row;
 mod saver;
