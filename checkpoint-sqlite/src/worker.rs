@@ -529,6 +529,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_error_is_sent_after_the_commit_of_the_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let workers = workers(&directory, Synchronous::Full);
+        workers.set_up().await.unwrap();
+        let other = rusqlite::Connection::open(&workers.config.path).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let (reached, is_reached) = crossbeam_channel::bounded(1);
+        let (go, may_go) = crossbeam_channel::bounded::<()>(1);
+        let conflict = || Err(Error::new(ErrorKind::Conflict, "meant to happen"));
+        let mut stored = Box::pin(workers.write(0, insert("stored")));
+        let mut refused = Box::pin(workers.write(0, Box::new(move |_, _| conflict())));
+        let mut last = Box::pin(workers.write_returning(0, move |_| {
+            let _ = (reached.send(()), may_go.recv());
+            Ok(())
+        }));
+        assert!((&mut stored).now_or_never().is_none());
+        assert!((&mut refused).now_or_never().is_none());
+        assert!((&mut last).now_or_never().is_none());
+        other.execute_batch("COMMIT").unwrap();
+        is_reached.recv().unwrap();
+        assert!((&mut refused).now_or_never().is_none(), "what it is in conflict with is not committed");
+        drop(go);
+        assert_eq!(refused.await.unwrap_err().kind(), ErrorKind::Conflict);
+        assert_eq!(threads(&workers).await, ["stored"]);
+        stored.await.unwrap();
+        last.await.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_savepoint_that_cannot_be_ended_leaves_nothing_behind() {
         for succeeds in [true, false] {
             let directory = tempfile::tempdir().unwrap();
