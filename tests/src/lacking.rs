@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
-    CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, ListQuery, PutOptions, PutWritesOptions, Result,
-    SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
+    CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, ListQuery, PutOptions, PutWritesOptions,
+    Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
 };
 
 use crate::Saver;
