@@ -48,17 +48,37 @@ pub(crate) struct Open {
     pub(crate) connection: Connection,
     file: FileId,
     has_task_path: Cell<bool>,
+    has_leases: Cell<bool>,
     /// Opened without locks, ignoring the write-ahead log: valid for one call.
     immutable: bool,
 }
 
 impl Open {
+    fn new(connection: Connection, file: FileId, tables: schema::Ready, immutable: bool) -> Self {
+        let schema::Ready { has_task_path, has_leases } = tables;
+        Self {
+            connection,
+            file,
+            has_task_path: Cell::new(has_task_path),
+            has_leases: Cell::new(has_leases),
+            immutable,
+        }
+    }
+
     /// Whether the column `writes.task_path` exists. It is never dropped, but another process may add it.
     pub(crate) fn has_task_path(&self) -> Result<bool> {
         if !self.has_task_path.get() {
             self.has_task_path.set(schema::has_task_path(&self.connection)?);
         }
         Ok(self.has_task_path.get())
+    }
+
+    /// Whether the table of leases exists. Another process may create it.
+    pub(crate) fn has_leases(&self) -> Result<bool> {
+        if !self.has_leases.get() {
+            self.has_leases.set(schema::has_leases(&self.connection)?);
+        }
+        Ok(self.has_leases.get())
     }
 
     pub(crate) fn execute(&self, sql: &str, parameters: impl rusqlite::Params) -> Result<usize> {
@@ -217,13 +237,13 @@ fn open_to_write(config: &Config, file: FileId) -> Result<Open> {
     if connection.is_readonly("main").or_convert()? {
         return Err(read_only());
     }
-    let shape = match schema::inspect(&connection) {
+    let tables = match schema::inspect(&connection) {
         // The log cannot be created in the directory.
         Err(error) if cannot_share(&error) => return Err(read_only().with_source(error)),
         found => found?.ready()?,
     };
     connection.pragma_update(None, "synchronous", config.synchronous.as_pragma()).or_convert()?;
-    Ok(Open { connection, file, has_task_path: Cell::new(shape.has_task_path), immutable: false })
+    Ok(Open::new(connection, file, tables, false))
 }
 
 /// Opens to create or upgrade the tables.
@@ -243,11 +263,11 @@ pub(crate) fn open_to_read(config: &Config, file: FileId) -> Result<Open> {
         OpenFlags::SQLITE_OPEN_READ_WRITE
     };
     let plain = connect(&config.path, flags, config).and_then(|connection| {
-        let shape = schema::inspect(&connection)?.ready()?;
-        Ok((connection, shape))
+        let tables = schema::inspect(&connection)?.ready()?;
+        Ok((connection, tables))
     });
-    let (connection, shape, immutable) = match plain {
-        Ok((connection, shape)) => (connection, shape, false),
+    let (connection, tables, immutable) = match plain {
+        Ok((connection, tables)) => (connection, tables, false),
         Err(error) if !cannot_share(&error) => return Err(error),
         Err(error) if has_log(&config.path) => {
             return Err(Error::new(
@@ -269,12 +289,12 @@ pub(crate) fn open_to_read(config: &Config, file: FileId) -> Result<Open> {
         Err(_) => {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
             let connection = connect(Path::new(&immutable_uri(&config.path)), flags, config)?;
-            let shape = schema::inspect(&connection)?.ready()?;
-            (connection, shape, true)
+            let tables = schema::inspect(&connection)?.ready()?;
+            (connection, tables, true)
         }
     };
     connection.pragma_update(None, "query_only", true).or_convert()?;
-    Ok(Open { connection, file, has_task_path: Cell::new(shape.has_task_path), immutable })
+    Ok(Open::new(connection, file, tables, immutable))
 }
 
 fn connect(path: &Path, flags: OpenFlags, config: &Config) -> Result<Connection> {

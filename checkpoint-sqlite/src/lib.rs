@@ -32,8 +32,10 @@
 //! |---|---|---|
 //! | `checkpoints` | `thread_id, checkpoint_ns, checkpoint_id` | `parent_checkpoint_id`; `type` and `checkpoint`: the whole checkpoint with its channel values as one MessagePack map; `metadata`: JSON text as a BLOB |
 //! | `writes` | `thread_id, checkpoint_ns, checkpoint_id, task_id, idx` | `channel`; `type` and `value`; `task_path` |
+//! | `checkpoint_leases` | `thread_id` | `holder`, `token`; `expires_at`: microseconds since 1970, 0 after the lease was given back |
 //!
-//! There are no other tables or indexes. `put` stores every channel value again and ignores `new_versions`, as Python
+//! There are no other tables or indexes. The table of leases is ours alone. [`setup`] adds it to a file that Python or an
+//! older version of this crate set up; without it, everything but leases works. `put` stores every channel value again and ignores `new_versions`, as Python
 //! does: a thread grows with the square of its conversation. A row holds at most
 //! 1,000,000,000 bytes; more is an `InvalidArgument`. Deleted rows leave free pages for later ones; the file
 //! does not shrink until `VACUUM` is run on it.
@@ -48,22 +50,30 @@
 //! paths are not stored. As in Python, a
 //! second `put` of an id replaces the parent too, and pending writes of special channels replace the task path.
 //!
+//! Python ignores the table of leases: it writes to a thread whoever has its lease, and leaves the lease when it deletes
+//! the thread. Step keys are in the metadata, where Python sees them and keeps them.
+//!
 //! [`setup`]: checkpoint_core::BaseCheckpointSaver::setup
 //!
 //! # Values of another serializer
 //!
 //! With [`SqliteSaverBuilder::opaque_values`] the bytes of an unknown serializer are stored unchanged: a checkpoint is one
 //! value, and so is each write. `copy_thread`, `delete_for_runs`, listings and filters need nothing else; `prune` and
-//! `get_delta_channel_history` use a [`checkpoint_reader`](SqliteSaverBuilder::checkpoint_reader).
+//! `get_delta_channel_history` use a [`checkpoint_reader`](SqliteSaverBuilder::checkpoint_reader). The status of a thread then follows from metadata and
+//! writes only: the tasks that such a checkpoint names are not seen.
 //!
 //! # What a call costs
 //!
 //! | call | transactions |
 //! |---|---|
 //! | `put`, `put_writes`, `delete_thread` | one `IMMEDIATE`, shared with other waiting writes |
+//! | the same with a condition or a lease | the same, with up to three lookups by key in it |
+//! | `put` with a step key | the same; it looks at every checkpoint of the namespace with an id above the parent's, or, without a parent, at all of them, and reads the metadata of those with the same parent |
+//! | `acquire_lease`, `renew_lease`, `release_lease` | one `IMMEDIATE`, shared with other waiting writes |
 //! | `get_tuple` | one read transaction of two statements |
 //! | `list` | one read transaction per page; the first has up to 8 tuples, later ones up to 128 or 4 MiB |
-//! | `list_threads` | one read transaction per 128 threads, a few index lookups per thread |
+//! | `list_threads` | one read transaction per 128 threads, a few index lookups per thread; a prefix is a range of the index |
+//! | `list_threads` with states | one read transaction per page of up to 128 threads or 4 MiB; it decodes one checkpoint per thread and its writes |
 //! | `get_delta_channel_history` | one read transaction, two statements per ancestor up to the seed |
 //! | `delete_for_runs` | one `IMMEDIATE` that reads the metadata of the whole file: there is no index on runs |
 //! | `copy_thread` | one `IMMEDIATE` |
@@ -81,6 +91,15 @@
 //! listing sees one state per page, and omits checkpoints that were deleted meanwhile. Acknowledged writes survive a crash
 //! of the process, and a power failure if the system's sync reaches the disk, unless [`Synchronous::Normal`] was chosen.
 //!
+//! Conditions, step keys and leases are checked in the transaction that writes, under the lock of the file, so they hold
+//! against other processes. A call that fails with `Conflict` leaves the others of its transaction alone; the checkpoint that
+//! it names can be read by then. A listing of threads with states fails at a thread whose state cannot be read, after the
+//! threads before it; the error names the thread, and [`ThreadQuery::after`](checkpoint_core::ThreadQuery::after)
+//! continues behind it.
+//!
+//! Leases expire by the clock of the machine, which the processes that share a file have in common. When that clock jumps
+//! ahead, a lease may be taken over early: its former holder's calls then fail. When it is set back, a lease lives longer.
+//!
 //! [`close`] waits for the calls under way and closes the file; with its last connection SQLite moves the log
 //! (`-wal`) into the file, which can then be copied alone. Dropping the last clone closes the file in the background. A process
 //! that ends before that, or is killed, leaves the log, and the next one reads it.
@@ -97,13 +116,14 @@
 //!
 //! With a [`Cipher`](checkpoint_core::Cipher) the columns `checkpoint` and `value` are encrypted. Not encrypted
 //! are thread ids, namespaces, checkpoint ids and parents, task ids and paths, indexes, channel names of writes, type tags,
-//! and all of the metadata.
+//! leases, and all of the metadata with its step keys.
 //!
 //! # Errors
 //!
 //! | kind | when |
 //! |---|---|
 //! | `Schema` | the file or its tables are missing (run `setup()`), or the tables are unknown to this program |
+//! | `Conflict` | a condition does not hold, or another worker has the lease of the thread; nothing was stored |
 //! | `Timeout` | another connection held its lock for longer than the busy timeout; may be retried |
 //! | `Unsupported` | a change of a file that is read-only |
 //! | `Unavailable` | the file cannot be opened, or its directory does not exist |
@@ -115,6 +135,7 @@
 mod builder;
 mod connection;
 mod error;
+mod lease;
 mod read;
 mod row;
 mod saver;

@@ -6,7 +6,7 @@ use checkpoint_core::backend::{CheckpointKey, ListConditions, Page, ValueCodec};
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
 use checkpoint_core::{
     ChannelValue, CheckpointConfig, CheckpointTuple, FilterSemantics, ListQuery, PendingWrite, Result, Str,
-    ThreadInfo,
+    ThreadInfo, ThreadQuery, ThreadState,
 };
 use rusqlite::Row;
 use rusqlite::types::ToSql;
@@ -41,6 +41,28 @@ pub(crate) fn query_one<T>(
     let mut statement = open.connection.prepare_cached(sql).or_convert()?;
     let mut rows = statement.query(parameters).or_convert()?;
     rows.next().or_convert()?.map(read).transpose()
+}
+
+/// Runs a query and reads its rows until one is what is searched for.
+pub(crate) fn find<T>(
+    open: &Open,
+    sql: &str,
+    parameters: impl rusqlite::Params,
+    mut read: impl FnMut(&Row<'_>) -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    let mut statement = open.connection.prepare_cached(sql).or_convert()?;
+    let mut rows = statement.query(parameters).or_convert()?;
+    while let Some(row) = rows.next().or_convert()? {
+        if let Some(found) = read(row)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a query has a row.
+pub(crate) fn exists(open: &Open, sql: &str, parameters: impl rusqlite::Params) -> Result<bool> {
+    query_one(open, sql, parameters, |_| Ok(())).map(|row| row.is_some())
 }
 
 /// Runs a query and reads all of its rows.
@@ -243,29 +265,67 @@ impl Listing {
     }
 }
 
-/// Reads one page of threads.
-pub(crate) fn list_threads(open: &Open, after: Option<&Str>, count: usize) -> Result<Vec<ThreadInfo>> {
-    open.snapshot(|open| {
-        let mut page = Vec::new();
-        let mut after = after.cloned();
-        while page.len() < count {
-            let first = |row: &Row<'_>| row::text(row, 0);
-            let found = match &after {
-                None => query_one(open, sql::FIRST_THREAD, (), first),
-                Some(after) => query_one(open, sql::NEXT_THREAD, [&**after], first),
-            };
-            let Some(thread_id) = found? else { break };
-            let mut newest = Str::default();
-            for checkpoint_ns in namespaces(open, &thread_id)? {
-                let latest =
-                    query_one(open, sql::LATEST_ID, (&*thread_id, &*checkpoint_ns), |row| row::text(row, 0))?;
-                newest = newest.max(latest.unwrap_or_default());
+/// Reads one page of threads, all of it from one state of the file.
+pub(crate) fn list_threads(
+    config: &Config,
+    open: &Open,
+    query: &ThreadQuery,
+    after: Option<&Str>,
+    count: usize,
+) -> Result<Page<ThreadInfo, Str>> {
+    let mut threads = Vec::new();
+    let next = match open.snapshot(|open| next_threads(config, open, query, after, count, &mut threads)) {
+        Ok(is_over) => threads.last().filter(|_| !is_over),
+        // The threads before a damaged row come first; the next page begins with it and fails.
+        Err(error) if threads.is_empty() => return Err(error),
+        Err(_) => threads.last(),
+    };
+    let next = next.map(|last: &ThreadInfo| last.thread_id.clone());
+    Ok((threads, next))
+}
+
+/// Reads threads until there are enough, and returns whether they were the last ones.
+fn next_threads(
+    config: &Config,
+    open: &Open,
+    query: &ThreadQuery,
+    after: Option<&Str>,
+    count: usize,
+    threads: &mut Vec<ThreadInfo>,
+) -> Result<bool> {
+    let first = |row: &Row<'_>| row::text(row, 0);
+    let prefix = query.prefix.as_deref().unwrap_or_default();
+    let mut after = after.filter(|after| &***after >= prefix).cloned();
+    let mut bytes = 0;
+    while threads.len() < count && bytes < PAGE_BYTES {
+        let found = match &after {
+            None => query_one(open, sql::FIRST_THREAD, [prefix], first),
+            Some(after) => query_one(open, sql::NEXT_THREAD, [&**after], first),
+        };
+        // Threads with the prefix are next to each other.
+        let Some(thread_id) = found?.filter(|id| id.starts_with(prefix)) else { return Ok(true) };
+        let (mut newest, mut newest_ns, mut has_root) = (Str::default(), Str::default(), false);
+        for checkpoint_ns in namespaces(open, &thread_id)? {
+            has_root |= checkpoint_ns.is_empty();
+            let latest = query_one(open, sql::LATEST_ID, (&*thread_id, &*checkpoint_ns), first)?;
+            if let Some(latest) = latest.filter(|latest| *latest >= newest) {
+                (newest, newest_ns) = (latest, checkpoint_ns);
             }
-            page.push(ThreadInfo::new(thread_id.clone(), newest));
-            after = Some(thread_id);
         }
-        Ok(page)
-    })
+        let state = if query.needs_state() {
+            let state_ns = if has_root { "" } else { &*newest_ns };
+            tuple(config, open, &thread_id, state_ns, None)?
+        } else {
+            None
+        };
+        let state = state.map(|(tuple, size)| {
+            bytes += size;
+            ThreadState::of(&tuple)
+        });
+        threads.push(ThreadInfo::new(thread_id.clone(), newest).with_state(state));
+        after = Some(thread_id);
+    }
+    Ok(false)
 }
 
 /// The namespaces of a thread in which there is a checkpoint.

@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use checkpoint_core::backend::{Operation, PreparedWrites, pages, thread_pages};
+use checkpoint_core::backend::{Decision, Operation, PreparedWrites, pages, thread_pages};
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
-    CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics, ListQuery,
-    PruneStrategy, PutOptions, Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
+    CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics, Lease, ListQuery,
+    PruneStrategy, PutOptions, PutWritesOptions, Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery,
+    async_trait,
 };
 
 use crate::SqliteSaverBuilder;
 use crate::error::BACKEND;
+use crate::lease;
 use crate::read::{self, Listing};
 use crate::worker::Workers;
 use crate::write::{self, CheckpointRow};
@@ -73,11 +76,13 @@ impl BaseCheckpointSaver for SqliteSaver {
 
     fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>> {
         let workers = Arc::clone(&self.workers);
-        thread_pages(query, THREADS_PAGE, move |after, count| {
+        thread_pages(query, FilterSemantics::Equality, THREADS_PAGE, move |query, after, count| {
             let workers = Arc::clone(&workers);
             async move {
                 let operation = Operation::list_threads(after.as_deref(), count);
-                let read = workers.read(move |_, open| read::list_threads(open, after.as_ref(), count));
+                let read = workers.read(move |config, open| {
+                    read::list_threads(config, open, &query, after.as_ref(), count)
+                });
                 workers.calls.run(operation, read).await
             }
         })
@@ -95,27 +100,42 @@ impl BaseCheckpointSaver for SqliteSaver {
             let codec = &self.workers.to_write()?.codec;
             let row = CheckpointRow::new(codec, config, checkpoint, metadata, options)?;
             let bytes = row.check_size()?;
-            self.workers.write(bytes, Box::new(move |_, open| row.store(open))).await?;
-            Ok(config.for_checkpoint(checkpoint.id.clone()))
+            if !options.is_conditional() {
+                self.workers.write(bytes, Box::new(move |_, open| row.store(open))).await?;
+                return Ok(config.for_checkpoint(checkpoint.id.clone()));
+            }
+            let (target, options) = (config.without_metadata(), options.clone());
+            let change = move |open: &_| row.store_if(open, &target, &options);
+            match self.workers.write_returning(bytes, change).await? {
+                Decision::Store => Ok(config.for_checkpoint(checkpoint.id.clone())),
+                Decision::Repeats(checkpoint_id) => Ok(config.for_checkpoint(checkpoint_id)),
+            }
         };
         self.workers.calls.run(Operation::put(config, &checkpoint.id), put).await
     }
 
-    async fn put_writes(
+    async fn put_writes_with(
         &self,
         config: &CheckpointConfig,
         writes: &[(Str, ChannelValue)],
         task_id: &str,
         task_path: &str,
+        options: &PutWritesOptions,
     ) -> Result<()> {
         let put_writes = async {
             let codec = &self.workers.to_write()?.codec;
-            let writes = PreparedWrites::new(codec, config, writes, task_id, task_path)?;
+            let writes = PreparedWrites::new(codec, config, writes, task_id, task_path)?.with(options)?;
             if writes.rows.is_empty() {
                 return Ok(());
             }
             let bytes = write::check_writes(&writes)?;
-            self.workers.write(bytes, Box::new(move |_, open| write::store_writes(open, &writes))).await
+            if !options.is_conditional() {
+                let change = Box::new(move |_: &_, open: &_| write::store_writes(open, &writes));
+                return self.workers.write(bytes, change).await;
+            }
+            let (target, options) = (config.without_metadata(), options.clone());
+            let change = move |_: &_, open: &_| write::store_writes_if(open, &target, &writes, &options);
+            self.workers.write(bytes, Box::new(change)).await
         };
         self.workers.calls.run(Operation::put_writes(config, task_id), put_writes).await
     }
@@ -182,6 +202,34 @@ impl BaseCheckpointSaver for SqliteSaver {
             Ok(())
         };
         self.workers.calls.run(Operation::prune(thread_ids), prune).await
+    }
+
+    async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {
+        let acquire = async {
+            self.workers.to_write()?;
+            let request = Lease::request(thread_id, ttl)?;
+            self.workers.write_returning(0, move |open| lease::acquire(open, &request)).await
+        };
+        self.workers.calls.run(Operation::acquire_lease(thread_id), acquire).await
+    }
+
+    async fn renew_lease(&self, lease: &Lease) -> Result<()> {
+        let renew = async {
+            self.workers.to_write()?;
+            let renewed = lease.clone();
+            let is_held = self.workers.write_returning(0, move |open| lease::renew(open, &renewed)).await?;
+            if is_held { Ok(()) } else { Err(lease.lost()) }
+        };
+        self.workers.calls.run(Operation::renew_lease(lease), renew).await
+    }
+
+    async fn release_lease(&self, lease: &Lease) -> Result<()> {
+        let release = async {
+            self.workers.to_write()?;
+            let released = lease.clone();
+            self.workers.write(0, Box::new(move |_, open| lease::release(open, &released))).await
+        };
+        self.workers.calls.run(Operation::release_lease(lease), release).await
     }
 
     async fn close(&self) -> Result<()> {

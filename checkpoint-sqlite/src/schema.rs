@@ -33,6 +33,10 @@ const WRITES: [Column; 8] = [
     ("value", 0),
 ];
 
+const LEASES: [Column; 4] = [("thread_id", 1), ("holder", 0), ("token", 0), ("expires_at", 0)];
+
+const LEASES_TABLE: &str = "checkpoint_leases";
+
 const TASK_PATH: &str = "task_path";
 
 /// How long `setup` sleeps between attempts to switch to a write-ahead log, which no busy handler covers.
@@ -44,25 +48,28 @@ pub(crate) struct Found {
     checkpoints: bool,
     /// Whether `writes` exists, and if so, whether it has `task_path`.
     writes: Option<bool>,
+    leases: bool,
 }
 
 /// A file that can be read and written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ready {
     pub(crate) has_task_path: bool,
+    /// Files that Python or an older version of this program set up have no leases.
+    pub(crate) has_leases: bool,
 }
 
 impl Found {
-    /// Both tables, or the error that says to run `setup()`.
+    /// Both of Python's tables, or the error that says to run `setup()`.
     pub(crate) fn ready(self) -> Result<Ready> {
         match (self.checkpoints, self.writes) {
-            (true, Some(has_task_path)) => Ok(Ready { has_task_path }),
+            (true, Some(has_task_path)) => Ok(Ready { has_task_path, has_leases: self.leases }),
             _ => Err(no_tables()),
         }
     }
 
     fn is_complete(self) -> bool {
-        self.checkpoints && self.writes == Some(true)
+        self.checkpoints && self.writes == Some(true) && self.leases
     }
 }
 
@@ -83,7 +90,20 @@ pub(crate) fn inspect(connection: &Connection) -> Result<Found> {
     Ok(Found {
         checkpoints: !checkpoints.is_empty(),
         writes: (!writes.is_empty()).then(|| writes.iter().any(|column| column.name == TASK_PATH)),
+        leases: has_leases(connection)?,
     })
+}
+
+/// Whether the table of leases exists. Its columns are checked.
+///
+/// # Errors
+/// `Schema` for another table of that name.
+pub(crate) fn has_leases(connection: &Connection) -> Result<bool> {
+    let leases = columns(connection, LEASES_TABLE)?;
+    if leases.is_empty() {
+        return Ok(false);
+    }
+    verify(LEASES_TABLE, &leases, &LEASES).map(|()| true)
 }
 
 struct StoredColumn {
@@ -121,7 +141,7 @@ fn verify(table: &'static str, found: &[StoredColumn], wanted: &[Column]) -> Res
         |name: &str| found.iter().find(|column| column.name == name).map(|column| column.key_position);
     if let Some((name, _)) = wanted.iter().find(|(name, position)| key_position(name) != Some(*position)) {
         return refuse(
-            "a table of this name exists, but lacks a column of LangGraph's or has another primary key; choose another file",
+            "a table of this name exists, but lacks a column that is needed or has another primary key; choose another file",
             name,
         );
     }
@@ -203,6 +223,9 @@ fn attempt(config: &Config) -> Result<()> {
         None => transaction.execute_batch(sql::CREATE_WRITES).or_convert()?,
         Some(false) => transaction.execute_batch(sql::ADD_TASK_PATH).or_convert()?,
         Some(true) => {}
+    }
+    if !found.leases {
+        transaction.execute_batch(sql::CREATE_LEASES).or_convert()?;
     }
     inspect(&transaction)?.ready()?;
     transaction.commit().or_convert()

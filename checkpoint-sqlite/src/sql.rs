@@ -27,6 +27,14 @@ pub(crate) const CREATE_WRITES: &str = "CREATE TABLE IF NOT EXISTS writes (
                 PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, task_id, idx)
             )";
 
+/// Ours alone. `expires_at` counts microseconds since 1970, and is 0 once the lease was given back.
+pub(crate) const CREATE_LEASES: &str = "CREATE TABLE IF NOT EXISTS checkpoint_leases (
+                thread_id TEXT NOT NULL PRIMARY KEY,
+                holder TEXT NOT NULL,
+                token INTEGER NOT NULL,
+                expires_at INTEGER NOT NULL
+            )";
+
 /// Upgrades files of Python's saver up to 3.1.1.
 pub(crate) const ADD_TASK_PATH: &str = "ALTER TABLE writes ADD COLUMN task_path TEXT NOT NULL DEFAULT ''";
 
@@ -59,6 +67,18 @@ pub(crate) const SELECT_PARENT: &str = "SELECT parent_checkpoint_id FROM checkpo
 
 pub(crate) const SELECT_LATEST_PARENT: &str = "SELECT parent_checkpoint_id FROM checkpoints \
     WHERE thread_id = ?1 AND checkpoint_ns = ?2 ORDER BY checkpoint_id DESC LIMIT 1";
+
+pub(crate) const SELECT_IS_STORED: &str =
+    "SELECT 1 FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
+
+/// The children of a checkpoint, or, for `''`, the checkpoints without a parent. A child's id is above its parent's; the
+/// parent is compared before the row's metadata is read.
+pub(crate) const SELECT_CHILDREN: &str = "SELECT checkpoint_id, metadata FROM checkpoints \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id > ?3 \
+    AND ifnull(parent_checkpoint_id, '') = ?3 ORDER BY checkpoint_id";
+
+pub(crate) const SELECT_HAS_WRITES: &str = "SELECT 1 FROM writes \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3 AND task_id = ?4 AND idx >= 0 LIMIT 1";
 
 pub(crate) const SELECT_ALL_METADATA: &str =
     "SELECT thread_id, checkpoint_ns, checkpoint_id, metadata FROM checkpoints";
@@ -105,6 +125,15 @@ pub(crate) const SELECT_CHECKPOINT_IDS: &str = "SELECT checkpoint_id FROM checkp
 pub(crate) const SELECT_WRITE_CHECKPOINT_IDS: &str =
     "SELECT DISTINCT checkpoint_id FROM writes WHERE thread_id = ?1 AND checkpoint_ns = ?2";
 
+pub(crate) const SELECT_LEASE: &str = "SELECT token, expires_at FROM checkpoint_leases WHERE thread_id = ?1";
+pub(crate) const UPSERT_LEASE: &str = "INSERT OR REPLACE INTO checkpoint_leases \
+    (thread_id, holder, token, expires_at) VALUES (?1, ?2, ?3, ?4)";
+pub(crate) const RENEW_LEASE: &str = "UPDATE checkpoint_leases SET expires_at = ?4 \
+    WHERE thread_id = ?1 AND holder = ?2 AND token = ?3 AND expires_at > 0";
+pub(crate) const RELEASE_LEASE: &str = "UPDATE checkpoint_leases SET expires_at = 0 \
+    WHERE thread_id = ?1 AND holder = ?2 AND token = ?3";
+pub(crate) const DELETE_LEASE: &str = "DELETE FROM checkpoint_leases WHERE thread_id = ?1";
+
 /// Values that are bound to their row cannot be copied unchanged. `GLOB` is exact, `LIKE` ignores case.
 pub(crate) const COPY_CHECKPOINTS: &str = "INSERT OR REPLACE INTO checkpoints \
     (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata) \
@@ -139,7 +168,9 @@ pub(crate) fn select_write_by_rowid(has_task_path: bool) -> String {
 
 // Loose scans: each statement jumps in the primary-key index to the next value of one of its columns.
 
-pub(crate) const FIRST_THREAD: &str = "SELECT thread_id FROM checkpoints ORDER BY thread_id LIMIT 1";
+/// The first thread, from a prefix on.
+pub(crate) const FIRST_THREAD: &str =
+    "SELECT thread_id FROM checkpoints WHERE thread_id >= ?1 ORDER BY thread_id LIMIT 1";
 pub(crate) const NEXT_THREAD: &str =
     "SELECT thread_id FROM checkpoints WHERE thread_id > ?1 ORDER BY thread_id LIMIT 1";
 pub(crate) const FIRST_NAMESPACE: &str =
@@ -197,6 +228,7 @@ mod tests {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(CREATE_CHECKPOINTS).unwrap();
         connection.execute_batch(CREATE_WRITES).unwrap();
+        connection.execute_batch(CREATE_LEASES).unwrap();
         for page in ListConditions::all() {
             let plan = plan(&connection, &select_keys(page));
             assert!(plan.contains("COVERING INDEX"), "{page:?}: {plan}");
@@ -213,6 +245,13 @@ mod tests {
             SELECT_LATEST_CHECKPOINT,
             SELECT_METADATA,
             SELECT_PARENT,
+            SELECT_IS_STORED,
+            SELECT_CHILDREN,
+            SELECT_HAS_WRITES,
+            SELECT_LEASE,
+            RENEW_LEASE,
+            RELEASE_LEASE,
+            DELETE_LEASE,
             SELECT_LATEST_PARENT,
             &select_writes(true),
             DELETE_CHECKPOINT,

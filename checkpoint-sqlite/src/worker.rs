@@ -106,6 +106,24 @@ impl Workers {
             .await
     }
 
+    /// Commits a change together with other waiting changes, and returns the result of its last run.
+    pub(crate) async fn write_returning<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        mut change: impl FnMut(&Open) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let returned = Arc::new(Mutex::new(None));
+        let result = Arc::clone(&returned);
+        let change = move |_: &Config, open: &Open| {
+            let value = change(open)?;
+            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+            Ok(())
+        };
+        self.write(bytes, Box::new(change)).await?;
+        let value = returned.lock().unwrap_or_else(PoisonError::into_inner).take();
+        value.ok_or_else(lost)
+    }
+
     /// Commits a change in its own transaction.
     pub(crate) async fn write_alone(&self, change: Change) -> Result<()> {
         self.order(|done| Order::Write(Write { change, bytes: None, queued: Instant::now(), done })).await
@@ -338,39 +356,40 @@ fn commit_with_those_waiting(slot: &mut Slot, first: Write, inbox: &mut Inbox) {
 
 /// Runs changes in the current transaction, commits it, and sends the results. If SQLite rolled back the transaction by
 /// itself (as it does when the disk is full), returns the changes without a result.
+///
+/// Errors are sent after the commit, too: a conflict may be with a change of the same transaction, which its caller then
+/// reads.
 fn commit(slot: &mut Slot, batch: Vec<Write>) -> Vec<Write> {
     // Taken out of the slot while in use: a panic then closes the connection, which rolls back.
     let Some(open) = slot.take() else { return batch };
     let several = batch.len() > 1;
     let mut spoiled = false;
-    let mut done = Vec::with_capacity(batch.len());
+    let mut results = Vec::with_capacity(batch.len());
     let mut rest = batch.into_iter();
     while let Some(mut write) = rest.next() {
         let mut change = || (write.change)(slot.config(), &open);
         let result = if several { in_savepoint(&open, change) } else { change() };
-        match result {
-            Ok(()) => done.push(write),
-            Err(error) => {
-                spoiled |= spoils_connection(&error);
-                let _ = write.done.send(Err(error));
-                if open.connection.is_autocommit() {
-                    return done.into_iter().chain(rest).collect();
-                }
+        if let Err(error) = &result {
+            spoiled |= spoils_connection(error);
+            if open.connection.is_autocommit() {
+                let _ = write.done.send(result);
+                return results.into_iter().map(|(write, _)| write).chain(rest).collect();
             }
         }
+        results.push((write, result));
     }
-    let outcome = if done.is_empty() {
+    let outcome = if results.iter().all(|(_, result)| result.is_err()) {
         open.rollback();
         Ok(())
     } else {
         open.commit().inspect_err(|_| open.rollback())
     };
     match outcome {
-        Ok(()) => done.into_iter().for_each(|write| drop(write.done.send(Ok(())))),
+        Ok(()) => results.into_iter().for_each(|(write, result)| drop(write.done.send(result))),
         Err(error) => {
             spoiled |= spoils_connection(&error);
             let error = Arc::new(error.with("path", slot.config().path.display()));
-            for write in done {
+            for (write, _) in results {
                 let _ = write.done.send(Err(Error::share(&error)));
             }
         }
@@ -416,8 +435,11 @@ mod tests {
     }
 
     async fn threads(workers: &Workers) -> Vec<String> {
-        let list = |_: &Config, open: &Open| crate::read::list_threads(open, None, usize::MAX);
-        let found = workers.read(list).await.unwrap();
+        let all = checkpoint_core::ThreadQuery::all();
+        let list = move |config: &Config, open: &Open| {
+            crate::read::list_threads(config, open, &all, None, usize::MAX)
+        };
+        let (found, _) = workers.read(list).await.unwrap();
         found.into_iter().map(|info| info.thread_id.to_string()).collect()
     }
 
@@ -482,6 +504,57 @@ mod tests {
             [true, false, true]
         );
         assert_eq!(threads(&workers).await, ["one", "two"]);
+    }
+
+    #[tokio::test]
+    async fn a_change_that_runs_again_returns_its_last_result() {
+        let directory = tempfile::tempdir().unwrap();
+        let workers = workers(&directory, Synchronous::Full);
+        workers.set_up().await.unwrap();
+        let other = rusqlite::Connection::open(&workers.config.path).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let mut runs = 0;
+        let mut counted = Box::pin(workers.write_returning(0, move |_| {
+            runs += 1;
+            Ok(runs)
+        }));
+        assert!((&mut counted).now_or_never().is_none());
+        let sql = "INSERT OR ROLLBACK INTO checkpoints (thread_id, checkpoint_id) VALUES ('broken', NULL)";
+        let mut broken =
+            Box::pin(workers.write(0, Box::new(move |_, open| open.execute(sql, []).map(|_| ()))));
+        assert!((&mut broken).now_or_never().is_none());
+        other.execute_batch("COMMIT").unwrap();
+        assert!(broken.await.is_err());
+        assert_eq!(counted.await.unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn an_error_is_sent_after_the_commit_of_the_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let workers = workers(&directory, Synchronous::Full);
+        workers.set_up().await.unwrap();
+        let other = rusqlite::Connection::open(&workers.config.path).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let (reached, is_reached) = crossbeam_channel::bounded(1);
+        let (go, may_go) = crossbeam_channel::bounded::<()>(1);
+        let conflict = || Err(Error::new(ErrorKind::Conflict, "meant to happen"));
+        let mut stored = Box::pin(workers.write(0, insert("stored")));
+        let mut refused = Box::pin(workers.write(0, Box::new(move |_, _| conflict())));
+        let mut last = Box::pin(workers.write_returning(0, move |_| {
+            let _ = (reached.send(()), may_go.recv());
+            Ok(())
+        }));
+        assert!((&mut stored).now_or_never().is_none());
+        assert!((&mut refused).now_or_never().is_none());
+        assert!((&mut last).now_or_never().is_none());
+        other.execute_batch("COMMIT").unwrap();
+        is_reached.recv().unwrap();
+        assert!((&mut refused).now_or_never().is_none(), "what it is in conflict with is not committed");
+        drop(go);
+        assert_eq!(refused.await.unwrap_err().kind(), ErrorKind::Conflict);
+        assert_eq!(threads(&workers).await, ["stored"]);
+        stored.await.unwrap();
+        last.await.unwrap();
     }
 
     #[tokio::test]

@@ -2,18 +2,21 @@
 
 use std::collections::HashSet;
 
-use checkpoint_core::backend::{CheckpointKey, PreparedWrites, ValueCodec, WriteRow};
+use checkpoint_core::backend::{
+    CheckpointKey, Decision, Found, FoundWrites, PreparedWrites, STEP_KEY, ValueCodec, WriteRow,
+};
 use checkpoint_core::delta::{self, CheckpointReader, CheckpointSummary};
 use checkpoint_core::serde::document;
 use checkpoint_core::{
-    Checkpoint, CheckpointConfig, CheckpointMetadata, Error, ErrorKind, PutOptions, Result, Str, TypedBytes,
-    id, opaque,
+    Checkpoint, CheckpointConfig, CheckpointMetadata, Error, ErrorKind, Lease, PutCondition, PutOptions,
+    PutWritesOptions, Result, Str, TypedBytes, id, opaque,
 };
 use rusqlite::Row;
 
 use crate::connection::{Config, Open};
 use crate::error::OrConvert;
-use crate::read::{namespaces, query_all, query_one};
+use crate::lease;
+use crate::read::{exists, find, namespaces, query_all, query_one};
 use crate::row::{self, CheckpointColumns, key_columns};
 use crate::sql;
 
@@ -78,7 +81,7 @@ impl CheckpointRow {
             checkpoint_id: checkpoint.id.clone(),
             parent_checkpoint_id: config.checkpoint_id().map(Str::from),
             typed: codec.seal(typed, &key.checkpoint_data())?,
-            metadata: metadata.merged(config).to_json()?,
+            metadata: options.metadata(metadata, config)?.to_json()?,
         })
     }
 
@@ -106,6 +109,54 @@ impl CheckpointRow {
         );
         open.execute(sql::UPSERT_CHECKPOINT, values).map(|_| ())
     }
+
+    /// Stores the row if its options allow it.
+    pub(crate) fn store_if(
+        &self,
+        open: &Open,
+        config: &CheckpointConfig,
+        options: &PutOptions,
+    ) -> Result<Decision> {
+        let decision = options.decide(config, self.find(open, options)?)?;
+        if decision == Decision::Store {
+            self.store(open)?;
+        }
+        Ok(decision)
+    }
+
+    /// What a conditional `put` decides by, as far as its options ask for it.
+    fn find(&self, open: &Open, options: &PutOptions) -> Result<Found> {
+        let key = CheckpointKey::new(&self.thread_id, &self.checkpoint_ns, &self.checkpoint_id);
+        let parent = self.parent_checkpoint_id.as_deref();
+        let mut found = Found { holds_lease: holds(open, options.lease.as_ref())?, ..Found::default() };
+        if let Some(step_key) = &options.step_key {
+            let child = |row: &Row<'_>| {
+                let id = row::text(row, 0)?;
+                let child = CheckpointKey { checkpoint_id: &id, ..key };
+                let metadata = row::metadata(row, 1).map_err(child.context())?;
+                let stored = metadata.get(STEP_KEY).and_then(|stored| stored.as_str());
+                let is_child = stored == Some(&**step_key);
+                Ok(is_child.then_some(id))
+            };
+            let parent = (key.thread_id, key.checkpoint_ns, parent.unwrap_or_default());
+            found.repeated = find(open, sql::SELECT_CHILDREN, parent, child)?;
+        }
+        if options.condition != PutCondition::None {
+            let newest = |row: &Row<'_>| row::text(row, 0);
+            found.is_stored = exists(open, sql::SELECT_IS_STORED, key_columns(key))?;
+            found.newest = query_one(open, sql::LATEST_ID, (key.thread_id, key.checkpoint_ns), newest)?;
+            if let Some(checkpoint_id) = parent {
+                let parent = CheckpointKey { checkpoint_id, ..key };
+                found.parent_is_stored = exists(open, sql::SELECT_IS_STORED, key_columns(parent))?;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Renews the lease of a call, and returns whether it is held.
+fn holds(open: &Open, lease: Option<&Lease>) -> Result<bool> {
+    lease.map_or(Ok(false), |lease| lease::renew(open, lease))
 }
 
 /// Rejects writes if SQLite cannot store one of them, and returns how many bytes they have.
@@ -118,6 +169,26 @@ pub(crate) fn check_writes(writes: &PreparedWrites) -> Result<usize> {
         .iter()
         .map(|row| check_size(&[ids, row.channel.len(), row.value.tag.len(), row.value.data.len()]));
     sizes.sum()
+}
+
+/// Stores writes if their options allow it.
+pub(crate) fn store_writes_if(
+    open: &Open,
+    config: &CheckpointConfig,
+    writes: &PreparedWrites,
+    options: &PutWritesOptions,
+) -> Result<()> {
+    let PreparedWrites { thread_id, checkpoint_ns, checkpoint_id, task_id, .. } = writes;
+    let key = CheckpointKey::new(thread_id, checkpoint_ns, checkpoint_id);
+    let of_task = (key.thread_id, key.checkpoint_ns, key.checkpoint_id, &**task_id);
+    let found = FoundWrites {
+        holds_lease: holds(open, options.lease.as_ref())?,
+        checkpoint_is_stored: options.checkpoint_stored
+            && exists(open, sql::SELECT_IS_STORED, key_columns(key))?,
+        has_writes: options.once && exists(open, sql::SELECT_HAS_WRITES, of_task)?,
+    };
+    options.decide(config, task_id, found)?;
+    store_writes(open, writes)
 }
 
 pub(crate) fn store_writes(open: &Open, writes: &PreparedWrites) -> Result<()> {
@@ -142,7 +213,8 @@ pub(crate) fn store_writes(open: &Open, writes: &PreparedWrites) -> Result<()> {
 
 pub(crate) fn delete_thread(open: &Open, thread_id: &str) -> Result<()> {
     open.execute(sql::DELETE_THREAD_CHECKPOINTS, [thread_id])?;
-    open.execute(sql::DELETE_THREAD_WRITES, [thread_id]).map(|_| ())
+    open.execute(sql::DELETE_THREAD_WRITES, [thread_id])?;
+    lease::delete(open, thread_id)
 }
 
 fn delete_checkpoint(open: &Open, key: CheckpointKey<'_>) -> Result<()> {
