@@ -263,7 +263,6 @@ impl PutWritesOptions {
 }
 
 /// What a conditional `put_writes` found. For implementers; what the options do not ask for may be left out.
-#[expect(clippy::struct_excessive_bools, reason = "each fact is independent")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FoundWrites {
     /// Whether the lease of the options is still held.

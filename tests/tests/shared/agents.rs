@@ -5,7 +5,6 @@
 
 use std::pin::pin;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::task::Poll;
 use std::time::Duration;
 
 use checkpoint_core::{BaseCheckpointSaver, ErrorKind, ListQuery, Result, SaverExt, ThreadStatus};
