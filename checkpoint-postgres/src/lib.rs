@@ -128,6 +128,7 @@
 
 mod builder;
 mod document;
+mod leases;
 mod lock;
 mod read;
 mod row;

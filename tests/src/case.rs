@@ -104,6 +104,7 @@ impl Suite for Savers {
             Need::DeleteForRuns => capabilities.delete_for_runs,
             Need::CopyThread => capabilities.copy_thread,
             Need::Prune => capabilities.prune,
+            Need::Leases => capabilities.leases,
             Need::Durable => capabilities.durable,
             Need::Filter(semantics) => capabilities.filter == semantics,
             Need::Target(facility) => target.offers(facility),
@@ -146,6 +147,8 @@ pub enum Need {
     CopyThread,
     /// The saver can `prune`.
     Prune,
+    /// The saver has leases.
+    Leases,
     /// The saver's data outlives its handle.
     Durable,
     /// The saver filters this way.
@@ -160,6 +163,7 @@ impl Display for Need {
             Self::DeleteForRuns => f.write_str("the saver does not offer delete_for_runs"),
             Self::CopyThread => f.write_str("the saver does not offer copy_thread"),
             Self::Prune => f.write_str("the saver does not offer prune"),
+            Self::Leases => f.write_str("the saver does not offer leases"),
             Self::Durable => f.write_str("the saver is not durable"),
             Self::Filter(semantics) => write!(f, "the saver does not filter by {semantics:?}"),
             Self::Target(facility) => write!(f, "the target does not offer {facility}"),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
-    CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, ListQuery, PutOptions, Result,
-    SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
+    CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, ListQuery, PutOptions, PutWritesOptions,
+    Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
 };
 
 use crate::Saver;
@@ -48,14 +48,15 @@ macro_rules! delegating {
             self.0.put_with(config, checkpoint, metadata, new_versions, options).await
         }
 
-        async fn put_writes(
+        async fn put_writes_with(
             &self,
             config: &CheckpointConfig,
             writes: &[(Str, ChannelValue)],
             task_id: &str,
             task_path: &str,
+            options: &PutWritesOptions,
         ) -> Result<()> {
-            self.0.put_writes(config, writes, task_id, task_path).await
+            self.0.put_writes_with(config, writes, task_id, task_path, options).await
         }
 
         async fn delete_thread(&self, thread_id: &str) -> Result<()> {
@@ -89,6 +90,7 @@ delegating! {
         capabilities.delete_for_runs = false;
         capabilities.copy_thread = false;
         capabilities.prune = false;
+        capabilities.leases = false;
         capabilities
     }
 }
