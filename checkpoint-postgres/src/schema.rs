@@ -97,7 +97,8 @@ impl Tables {
     async fn create_leases(&self, connection: &Connection) -> Result<()> {
         const STATE: &str = "SELECT to_regclass($1) IS NOT NULL, \
              coalesce(has_table_privilege(to_regclass($1), 'DELETE'), false), \
-             CASE WHEN $2::text IS NULL THEN has_schema_privilege(current_schema()::text, 'CREATE') \
+             NOT current_setting('transaction_read_only')::bool AND CASE WHEN $2::text IS NULL \
+             THEN has_schema_privilege(current_schema()::text, 'CREATE') \
              ELSE has_schema_privilege(to_regnamespace($2)::oid, 'CREATE') END";
         let params = params![TEXT: self.leases, self.migrations.schema];
         let rows = connection.query(STATE, &params).await?;

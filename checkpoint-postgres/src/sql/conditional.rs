@@ -26,7 +26,7 @@ pub(super) fn put(s: &str, leased: bool) -> String {
     format!(
         "WITH {lease}parent AS MATERIALIZED ({parent} FOR KEY SHARE), \
          found AS MATERIALIZED (SELECT {holds_lease} AS holds_lease, EXISTS (SELECT FROM parent) AS has_parent, \
-         EXISTS ({own}) AS is_stored, CASE WHEN $10 THEN ({newest}) END AS newest, \
+         ({own}) IS NOT NULL AS is_stored, CASE WHEN $10 THEN ({newest}) END AS newest, \
          CASE WHEN $8::text IS NOT NULL THEN (SELECT c.checkpoint_id FROM {s}checkpoints c \
          WHERE c.thread_id = $1 AND c.checkpoint_ns = $2 \
          AND c.checkpoint_id > coalesce((SELECT checkpoint_id FROM parent), '') \
@@ -44,7 +44,7 @@ pub(super) fn put(s: &str, leased: bool) -> String {
          SELECT $1, $2, b.* FROM stored, unnest($11::text[], $12::text[], $13::text[], $14::bytea[]) AS b \
          ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING) \
          SELECT EXISTS (SELECT FROM stored), holds_lease, repeated, is_stored, has_parent, newest FROM found",
-        own = checkpoint_at(s, "", "$1", "$2", "$3"),
+        own = checkpoint_at(s, "true", "$1", "$2", "$3"),
         newest = latest(s, "checkpoint_id"),
     )
 }
@@ -79,8 +79,9 @@ pub(super) fn put_writes(s: &str, existing: Existing, leased: bool) -> String {
     let target = checkpoint_at(s, "", "$3", "$4", &format!("CASE WHEN {holds_lease} AND $12 THEN $5 END"));
     let has_writes = if existing == Existing::Refuse {
         format!(
-            "EXISTS (SELECT FROM {s}checkpoint_writes w WHERE w.thread_id = $3 AND w.checkpoint_ns = $4 \
-             AND w.checkpoint_id = $5 AND w.task_id = $6 AND w.idx >= 0)"
+            "(SELECT true FROM {s}checkpoint_writes w WHERE w.thread_id = $3 AND w.checkpoint_ns = $4 \
+             AND w.checkpoint_id = $5 AND w.task_id >= $6 AND w.task_id <= $6 AND w.idx >= 0 \
+             ORDER BY w.task_id, w.idx LIMIT 1) IS NOT NULL"
         )
     } else {
         "false".to_owned()

@@ -75,7 +75,7 @@ fn set_channels(s: &str) -> String {
          THEN c.checkpoint->'channel_values' END) \
          UNION ALL SELECT v.key FROM jsonb_each_text({versions}) v WHERE coalesce(({blob}), 'empty') <> 'empty' \
          UNION ALL SELECT '{TASKS}' WHERE c.checkpoint->'v' < '{SENDS_INSIDE_FROM}' \
-         AND EXISTS (SELECT FROM {s}checkpoint_writes w WHERE w.thread_id = t.thread_id AND w.checkpoint_ns = n.ns \
+         AND (SELECT true FROM {s}checkpoint_writes w WHERE w.thread_id = t.thread_id AND w.checkpoint_ns = n.ns \
          AND w.checkpoint_id = c.parent_checkpoint_id AND w.channel = '{TASKS}' ORDER BY w.task_id, w.idx LIMIT 1)) END",
         versions = versions_of("c.checkpoint"),
         blob = blob_at(s, "b.type", "t.thread_id", "n.ns", "v.key", "v.value"),

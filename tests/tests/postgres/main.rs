@@ -22,6 +22,7 @@ mod shared {
     pub(crate) mod server;
 }
 
+mod conditional;
 mod contention;
 mod faults;
 mod golden;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
     server::with_servers(|| match targets() {
         Ok(targets) => TestBinary::new()
             .savers(targets)
+            .tests(trials("conditional", conditional::tests()))
             .tests(trials("contention", contention::tests()))
             .tests(trials("faults", faults::tests()))
             .tests(trials("golden", golden::tests()))
