@@ -274,9 +274,13 @@ fn is_finite(value: &Value) -> bool {
     }
 }
 
-/// The stored metadata: merged with the config's, without the key that Python's saver does not store.
-pub(crate) fn metadata(metadata: &CheckpointMetadata, config: &CheckpointConfig) -> Result<String> {
-    let mut merged = metadata.merged(config);
+/// The stored metadata: merged with the config's and the step key, without the key that Python's saver does not store.
+pub(crate) fn metadata(
+    metadata: &CheckpointMetadata,
+    config: &CheckpointConfig,
+    options: &PutOptions,
+) -> Result<String> {
+    let mut merged = options.metadata(metadata, config)?;
     merged.remove(LEFT_OUT);
     let finite = merged.iter().all(|(_, value)| is_finite(value));
     if !finite {

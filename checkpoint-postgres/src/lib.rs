@@ -32,6 +32,7 @@
 //! | `checkpoint_blobs` | `thread_id, checkpoint_ns, channel, version` | `type` and `blob`: every other value, once per version |
 //! | `checkpoint_writes` | `thread_id, checkpoint_ns, checkpoint_id, task_id, idx` | `channel`; `type` and `blob`; `task_path` |
 //! | `checkpoint_migrations` | `v` | the migrations that were run, in Python's numbers |
+//! | `checkpoint_leases` | `thread_id` | `holder`, `token` and `expires_at` of the thread's last lease; Python does not know this table |
 //!
 //! `put` stores only the values of the channels in `new_versions`; an unchanged value is one row for all checkpoints that
 //! name its version. The tables are in the first schema of the role's `search_path`, or in the one
@@ -41,6 +42,9 @@
 //! processes may run it at deploy; it needs two connections of the pool. Indexes are built concurrently, and an index that
 //! an interrupted run left invalid is rebuilt. Then it sets `COMPRESSION lz4` on the two columns of bytes if the server
 //! supports it (see [`Compression`]). Tables newer than this program are rejected.
+//!
+//! The table of leases has no migration number, so that Python's `setup()` works before and after ours. A role that may not
+//! create it works without leases: only calls with a lease fail, with kind `Schema`.
 //!
 //! [`setup`]: checkpoint_core::BaseCheckpointSaver::setup
 //!
@@ -72,11 +76,14 @@
 //! | call | round trips | statements |
 //! |---|---|---|
 //! | `put` | 1 | 1; a second round trip, with a transaction, where it carries over values that its parent does not name, or whose parent is not stored (any more), or another call holds the thread's exclusive lock |
-//! | `put_writes` | 1 | 1 |
+//! | `put` with `PutCondition::ParentStored` only | 1 | 1, as a plain `put`; a second round trip, with a transaction, where that stores nothing |
+//! | `put` with another condition, a step key or a lease | 1 | 3: a pipelined transaction; a second one where it carries over values that its parent does not name. A step key reads the checkpoints that are newer than the parent |
+//! | `put_writes`, with options or without | 1 | 1 |
+//! | `acquire_lease`, `renew_lease`, `release_lease` | 1 | 1 |
 //! | `get_tuple` | 1 | 1; each value is looked up by its whole key |
 //! | `list` | 1 per page | the first page has up to 16 tuples, later ones up to 128 or 4 MiB; a value that several checkpoints of a page share is sent once. Without a thread and a namespace each page sorts the keys of all matching rows: there is no index on ids alone |
-//! | `list_threads` | 1 per 128 threads | 1 each; jumps from thread to thread in the index |
-//! | `delete_thread` | 1 | 3: a pipelined transaction |
+//! | `list_threads` | 1 per 128 threads | 1 each; jumps from thread to thread in the index. A prefix is found in the index where the database sorts by bytes (collation `C`, `C.UTF-8`); elsewhere it jumps over all threads. With state it also reads the metadata of one checkpoint per thread, which channels it set, and the tasks of its writes, but no value. `status`, `filter`, `active_since` and `idle_since` are applied to the threads that were read |
+//! | `delete_thread` | 1 | 3: a pipelined transaction. One more round trip the first time in a process that did not run `setup()` |
 //! | `get_delta_channel_history` | 1 per 1,024 ancestors | |
 //! | `copy_thread` | 7 | the rows do not leave the server, except for values and writes that AES-GCM bound to their row: 1 more for each of them, and 1 more for each batch of up to 32 values or 32 writes |
 //! | `prune` | per thread 5, and per namespace 2 and 1 per 1,024 ancestors read; to delete threads 1 each | |
@@ -98,11 +105,19 @@
 //! shared. This prevents deadlocks, and no checkpoint names a value that is being deleted. Python's writers take no such
 //! lock.
 //!
+//! A `put` with `ParentIsLatest`, a step key or a lease also takes a lock (class 1668314484) that all such calls on the
+//! thread take, so it sees what they have stored. A plain `put` takes no such lock: one that runs at the same moment is not
+//! seen. The parent, or the checkpoint of conditional writes, is locked until the call has stored its rows, so not even Python
+//! deletes it in between. Conditional writes wait for each other at the first row: of several results of a task one is
+//! stored as a whole. A lease is checked by its row in the statement that writes, which `acquire_lease` waits for.
+//!
 //! A dropped call leaves no connection in a transaction. A statement that was sent runs to its end, and the next user of
 //! the connection waits for it. Acknowledged writes are as durable as the server's `synchronous_commit` promises.
 //!
 //! A call that fails because the server restarts, the connection was lost, or another transaction conflicted is retried
-//! with backoff (see [`PostgresSaverBuilder::max_retries`]): every call is idempotent.
+//! with backoff (see [`PostgresSaverBuilder::max_retries`]). Calls are idempotent: a conditional `put` finds its own
+//! checkpoint, `acquire_lease` its own lease. Only `put_writes` with `once` fails with `Conflict` if its first attempt was
+//! stored and the reply was lost.
 //!
 //! # What is not encrypted
 //!
@@ -121,13 +136,14 @@
 //! | `InvalidArgument` | U+0000 in an id or in nested metadata, a value of 1 GiB, an id too long for an index |
 //! | `Unavailable` | the server cannot be reached or shuts down; may be retried |
 //! | `Timeout` | no connection became free, a statement ran for too long, or a lock was not granted |
-//! | `Conflict` | another transaction conflicted; may be retried |
+//! | `Conflict` | another transaction conflicted; may be retried. Or, not retryable, a condition does not hold or a lease is lost or held |
 //! | `Unsupported` | the server is read-only |
 //!
 //! Verified on PostgreSQL 17 and 15, direct and behind PgBouncer in transaction mode.
 
 mod builder;
 mod document;
+mod leases;
 mod lock;
 mod read;
 mod row;

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use checkpoint_core::backend::{AssociatedData, CheckpointKey, ListConditions, ListCursor, Page, ValueCodec};
+use checkpoint_core::backend::{
+    AssociatedData, CheckpointKey, ListConditions, ListCursor, Page, ValueCodec, is_trigger,
+};
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
 use checkpoint_core::{
     ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, ListQuery,
-    PendingWrite, Result, Str, ThreadInfo, TypedBytes, version,
+    PendingWrite, Result, Str, ThreadInfo, ThreadQuery, ThreadState, ThreadStatus, TypedBytes, version,
 };
 use common_postgres::tokio_postgres::Row;
 use common_postgres::{Json, Param, column, params, text};
@@ -14,7 +16,7 @@ use common_postgres::{Json, Param, column, params, text};
 use crate::document::{self, check_key, check_text};
 use crate::row;
 use crate::shared::Shared;
-use crate::sql::{self, column as at, kind};
+use crate::sql::{self, column as at, kind, state as of};
 
 /// How many tuples the first page of a listing has, and how many the later ones have at most.
 const PAGE: (usize, usize) = (16, 128);
@@ -218,16 +220,43 @@ pub(crate) async fn get_tuple(shared: &Shared, config: &CheckpointConfig) -> Res
     Ok(tuples(&rows, &shared.codec)?.pop())
 }
 
-/// Reads one page of threads.
+/// Reads one page of threads that have the prefix, with their state if the query needs it: one statement.
 pub(crate) async fn list_threads(
     shared: &Shared,
+    query: &ThreadQuery,
     after: Option<&str>,
     count: usize,
-) -> Result<Vec<ThreadInfo>> {
+) -> Result<Page<ThreadInfo, Str>> {
+    let prefix = query.prefix.as_deref().unwrap_or_default();
     after.map_or(Ok(()), |after| check_text("after", after))?;
+    check_text("prefix", prefix)?;
     let limit = i64::try_from(count).unwrap_or(i64::MAX);
-    let rows = shared.replica.query(&shared.sql.list_threads, &params![TEXT: after; INT8: limit]).await?;
-    rows.iter().map(|row| Ok(ThreadInfo::new(text(row, 0)?, text(row, 1)?))).collect()
+    let needs_state = query.needs_state();
+    let sql = if needs_state { &shared.sql.list_threads_with_state } else { &shared.sql.list_threads };
+    let rows = shared.replica.query(sql, &params![TEXT: after; INT8: limit; TEXT: prefix]).await?;
+    let thread = |row: &Row| {
+        let thread = ThreadInfo::new(text(row, of::THREAD_ID)?, text(row, of::LATEST_ID)?);
+        let state = if needs_state { Some(state(row)?) } else { None };
+        Ok(thread.with_state(state))
+    };
+    let threads = rows.iter().map(thread).collect::<Result<Vec<_>>>()?;
+    let last = threads.last().filter(|_| threads.len() == count).map(|last| last.thread_id.clone());
+    Ok((threads, last))
+}
+
+/// Reads the state of a thread.
+fn state(row: &Row) -> Result<ThreadState> {
+    let checkpoint_id = text(row, of::CHECKPOINT_ID)?;
+    let key =
+        CheckpointKey::new(column(row, of::THREAD_ID)?, column(row, of::CHECKPOINT_NS)?, &checkpoint_id);
+    let metadata = row::metadata(row, of::METADATA).map_err(key.context())?;
+    let channels: Vec<&str> = column(row, of::CHANNELS)?;
+    let tasks: Option<Vec<&str>> = column(row, of::TASKS)?;
+    let written: Option<Vec<&str>> = column(row, of::WRITE_CHANNELS)?;
+    let writes = tasks.unwrap_or_default().into_iter().zip(written.unwrap_or_default());
+    let has_triggers = channels.iter().any(|channel| is_trigger(channel));
+    let status = ThreadStatus::from_parts(metadata.source(), has_triggers, writes);
+    Ok(ThreadState::new(checkpoint_id, metadata, status))
 }
 
 /// A listing that is read page by page.

@@ -3,18 +3,20 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use checkpoint_core::backend::{Operation, pages, thread_pages};
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointLayout, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics,
-    InlineScalars, ListQuery, PruneStrategy, PutOptions, Result, SaverCapabilities, Str, ThreadInfo,
-    ThreadQuery, async_trait,
+    InlineScalars, Lease, ListQuery, PruneStrategy, PutOptions, PutWritesOptions, Result, SaverCapabilities,
+    Str, ThreadInfo, ThreadQuery, async_trait,
 };
 use common_postgres::deadpool_postgres::Pool;
 use common_postgres::{BACKEND, ConnectionSource, PostgresConfig};
 
 use crate::PostgresSaverBuilder;
+use crate::leases;
 use crate::read::{self, Listing};
 use crate::shared::Shared;
 use crate::write;
@@ -103,11 +105,11 @@ impl BaseCheckpointSaver for PostgresSaver {
 
     fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>> {
         let shared = Arc::clone(&self.shared);
-        thread_pages(query, THREADS_PAGE, move |after, count| {
+        thread_pages(query, FilterSemantics::Containment, THREADS_PAGE, move |query, after, count| {
             let shared = Arc::clone(&shared);
             async move {
                 let operation = Operation::list_threads(after.as_deref(), count);
-                let read = read::list_threads(&shared, after.as_deref(), count);
+                let read = read::list_threads(&shared, &query, after.as_deref(), count);
                 shared.calls.run(operation, read).await
             }
         })
@@ -125,14 +127,15 @@ impl BaseCheckpointSaver for PostgresSaver {
         self.shared.calls.run(Operation::put(config, &checkpoint.id), put).await
     }
 
-    async fn put_writes(
+    async fn put_writes_with(
         &self,
         config: &CheckpointConfig,
         writes: &[(Str, ChannelValue)],
         task_id: &str,
         task_path: &str,
+        options: &PutWritesOptions,
     ) -> Result<()> {
-        let put_writes = write::put_writes(&self.shared, config, writes, task_id, task_path);
+        let put_writes = write::put_writes(&self.shared, config, writes, task_id, task_path, options);
         self.shared.calls.run(Operation::put_writes(config, task_id), put_writes).await
     }
 
@@ -172,6 +175,19 @@ impl BaseCheckpointSaver for PostgresSaver {
             Ok(())
         };
         self.shared.calls.run(Operation::prune(thread_ids), prune).await
+    }
+
+    async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {
+        let acquire = leases::acquire(&self.shared, thread_id, ttl);
+        self.shared.calls.run(Operation::acquire_lease(thread_id), acquire).await
+    }
+
+    async fn renew_lease(&self, lease: &Lease) -> Result<()> {
+        self.shared.calls.run(Operation::renew_lease(lease), leases::renew(&self.shared, lease)).await
+    }
+
+    async fn release_lease(&self, lease: &Lease) -> Result<()> {
+        self.shared.calls.run(Operation::release_lease(lease), leases::release(&self.shared, lease)).await
     }
 
     async fn close(&self) -> Result<()> {

@@ -1,11 +1,16 @@
 //! Creates and upgrades the tables, with the numbers of Python's migrations.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use checkpoint_core::{Error, ErrorKind, Result};
 use common_postgres::tokio_postgres::types::Type;
-use common_postgres::{Connection, Database, Migrations, Step, quote};
+use common_postgres::{Connection, Database, Migrations, Step, column, params, quote, text};
 
 /// The advisory lock that serializes `setup()` of checkpoint tables in one database.
 const LOCK: i64 = i64::from_be_bytes(*b"ckpt-mig");
+
+/// The advisory lock of the transaction that creates the table of leases.
+const LEASES_LOCK: i64 = i64::from_be_bytes(*b"ckptleas");
 
 /// How often setting the compression is attempted while others use the table.
 const COMPRESSION_ATTEMPTS: usize = 5;
@@ -20,6 +25,10 @@ pub(crate) struct Tables {
     prefix: String,
     migrations: Migrations,
     lz4: bool,
+    /// The quoted name of the table of leases. Python does not know it, so no migration creates it.
+    leases: String,
+    /// Whether that table is known to be there, for this role to delete from.
+    has_leases: AtomicBool,
 }
 
 impl Tables {
@@ -33,7 +42,22 @@ impl Tables {
             steps: steps(&s),
             indexes: Vec::new(),
         };
-        Self { prefix: s, migrations, lz4 }
+        let leases = format!("{s}checkpoint_leases");
+        Self { prefix: s, migrations, lz4, leases, has_leases: AtomicBool::new(false) }
+    }
+
+    /// The quoted name of the table of leases.
+    pub(crate) fn leases(&self) -> &str {
+        &self.leases
+    }
+
+    /// Whether deleting a thread deletes its lease.
+    pub(crate) fn has_leases(&self) -> bool {
+        self.has_leases.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_has_leases(&self, has_leases: bool) {
+        self.has_leases.store(has_leases, Ordering::Relaxed);
     }
 
     pub(crate) async fn set_up(&self, database: &Database) -> Result<()> {
@@ -44,6 +68,7 @@ impl Tables {
         };
         // Python's setup takes no lock, and may run concurrently.
         database.run(run).await?;
+        database.run(|connection| async move { self.create_leases(&connection).await }).await?;
         if self.lz4 { self.compress(&database.connection().await?).await } else { Ok(()) }
     }
 
@@ -51,21 +76,57 @@ impl Tables {
     async fn check(&self, connection: &Connection) -> Result<()> {
         // Names are resolved by the latest catalog, rows by the statement's snapshot: a table that another process is just
         // creating may have a name and no columns yet.
-        const LACKS_COLUMN: &str = "SELECT count(*) > 0 AND NOT coalesce(bool_or(attname = $2), false) FROM pg_attribute \
-             WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped";
-        for (table, column) in [("checkpoints", "checkpoint_id"), ("checkpoint_blobs", "version")] {
-            let table = format!("{}{table}", self.prefix);
-            let rows = connection.query(LACKS_COLUMN, &[(&table, Type::TEXT), (&column, Type::TEXT)]).await?;
-            if rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)) {
-                return Err(Error::new(
-                    ErrorKind::Schema,
-                    "the tables have another shape than LangGraph's PostgresSaver gives them, as those of its \
-                     ShallowPostgresSaver; use another schema",
-                )
-                .with("table", table)
-                .with("lacks", column));
-            }
+        const LACKS_COLUMN: &str = "SELECT t.name, t.needed FROM unnest($1::text[], $2::text[]) t (name, needed) \
+             WHERE (SELECT count(*) > 0 AND NOT coalesce(bool_or(attname = t.needed), false) FROM pg_attribute \
+             WHERE attrelid = to_regclass(t.name) AND attnum > 0 AND NOT attisdropped)";
+        let tables =
+            ["checkpoints", "checkpoint_blobs"].map(|table| format!("{}{table}", self.prefix)).to_vec();
+        let columns = vec!["checkpoint_id", "version"];
+        let rows = connection.query(LACKS_COLUMN, &params![TEXT_ARRAY: tables, columns]).await?;
+        let Some(row) = rows.first() else { return Ok(()) };
+        Err(Error::new(
+            ErrorKind::Schema,
+            "the tables have another shape than LangGraph's PostgresSaver gives them, as those of its \
+             ShallowPostgresSaver; use another schema",
+        )
+        .with("table", text(row, 0)?)
+        .with("lacks", text(row, 1)?))
+    }
+
+    /// Creates the table of leases. A role that may not create tables works without leases.
+    async fn create_leases(&self, connection: &Connection) -> Result<()> {
+        const STATE: &str = "SELECT to_regclass($1) IS NOT NULL, \
+             coalesce(has_table_privilege(to_regclass($1), 'DELETE'), false), \
+             NOT current_setting('transaction_read_only')::bool AND CASE WHEN $2::text IS NULL \
+             THEN has_schema_privilege(current_schema()::text, 'CREATE') \
+             ELSE has_schema_privilege(to_regnamespace($2)::oid, 'CREATE') END";
+        let params = params![TEXT: self.leases, self.migrations.schema];
+        let rows = connection.query(STATE, &params).await?;
+        let Some(row) = rows.first() else { return Ok(()) };
+        if column(row, 0)? {
+            self.set_has_leases(column(row, 1)?);
+            return Ok(());
         }
+        if column::<Option<bool>>(row, 2)? != Some(true) {
+            tracing::warn!(
+                "there is no table of leases, and this role may not create it; threads cannot be leased"
+            );
+            return Ok(());
+        }
+        // Two processes that create a table at the same moment would fail with a duplicate. Nobody builds an index in such
+        // a transaction, so it may wait for the lock.
+        let lock = format!("SELECT pg_advisory_xact_lock({LEASES_LOCK})");
+        let create = format!(
+            "CREATE TABLE IF NOT EXISTS {} (
+                thread_id TEXT PRIMARY KEY,
+                holder TEXT NOT NULL,
+                token BIGINT NOT NULL,
+                expires_at TIMESTAMPTZ NOT NULL
+            )",
+            self.leases
+        );
+        connection.execute_in_transaction(&lock, &create, &[]).await?;
+        self.set_has_leases(true);
         Ok(())
     }
 

@@ -5,6 +5,11 @@ use common_postgres::quote;
 
 use crate::document::SEALED_FIELDS;
 
+use conditional::Existing;
+
+mod conditional;
+mod threads;
+
 /// The channel of the sends of old checkpoints, which are writes on the parent.
 pub(crate) const TASKS: &str = "__pregel_tasks";
 
@@ -65,6 +70,38 @@ pub(crate) mod summary {
     pub(crate) const HAS_SENDS: usize = 6;
 }
 
+/// The columns of [`Statements::list_threads_with_state`].
+pub(crate) mod state {
+    pub(crate) const THREAD_ID: usize = 0;
+    pub(crate) const LATEST_ID: usize = 1;
+    // Of the checkpoint that the state follows from.
+    pub(crate) const CHECKPOINT_NS: usize = 2;
+    pub(crate) const CHECKPOINT_ID: usize = 3;
+    pub(crate) const METADATA: usize = 4;
+    pub(crate) const CHANNELS: usize = 5;
+    /// The task and the channel of each write; NULL without writes.
+    pub(crate) const TASKS: usize = 6;
+    pub(crate) const WRITE_CHANNELS: usize = 7;
+}
+
+/// The columns of conditional puts.
+pub(crate) mod found {
+    pub(crate) const STORED: usize = 0;
+    pub(crate) const HOLDS_LEASE: usize = 1;
+    // Of a checkpoint.
+    pub(crate) const REPEATED: usize = 2;
+    pub(crate) const IS_STORED: usize = 3;
+    pub(crate) const HAS_PARENT: usize = 4;
+    pub(crate) const NEWEST: usize = 5;
+    // Of writes.
+    pub(crate) const HAS_CHECKPOINT: usize = 2;
+    pub(crate) const HAS_WRITES: usize = 3;
+}
+
+/// Replaces a write, except its path, as Python does.
+const REPLACE_WRITE: &str =
+    "DO UPDATE SET channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob";
+
 /// The columns of `checkpoints` that are read.
 const COLUMNS: &str = "thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata";
 
@@ -114,32 +151,31 @@ macro_rules! statements {
 }
 
 statements! { |s|
-    upsert_writes: "put_writes" = put_writes(s, "DO UPDATE SET channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob");
+    upsert_writes: "put_writes" = put_writes(s, REPLACE_WRITE);
     insert_writes: "put_writes" = put_writes(s, "DO NOTHING");
+    put_if: "put" = conditional::put(s, false);
+    put_if_leased: "put" = conditional::put(s, true);
+    upsert_writes_if: "put_writes" = conditional::put_writes(s, Existing::Replace, false);
+    upsert_writes_if_leased: "put_writes" = conditional::put_writes(s, Existing::Replace, true);
+    insert_writes_if: "put_writes" = conditional::put_writes(s, Existing::Keep, false);
+    insert_writes_if_leased: "put_writes" = conditional::put_writes(s, Existing::Keep, true);
+    first_writes_if: "put_writes" = conditional::put_writes(s, Existing::Refuse, false);
+    first_writes_if_leased: "put_writes" = conditional::put_writes(s, Existing::Refuse, true);
+    acquire_lease: "acquire_lease" = conditional::acquire(s);
+    /// Thread, token, holder and time to live of a lease.
+    renew_lease: "renew_lease" = conditional::renew(s, "$1", 2, "");
+    release_lease: "release_lease" = conditional::release(s);
     get: "get_tuple" = tuples(s, &checkpoint_at(s, COLUMNS, "$1", "$2", "$3"), "");
     get_latest: "get_tuple" = tuples(s, &latest(s, COLUMNS), "");
-    /// Checkpoints come first, as in `put`, so that rows are locked in the same order as by writers without the advisory
-    /// lock (Python).
+    /// For databases that may have no table of leases; returns whether they have one.
     delete_thread: "delete_thread" = format!(
-        "WITH checkpoints AS (DELETE FROM {s}checkpoints WHERE thread_id = $1), \
-         blobs AS (DELETE FROM {s}checkpoint_blobs WHERE thread_id = $1) \
-         DELETE FROM {s}checkpoint_writes WHERE thread_id = $1"
+        "WITH {} SELECT coalesce(has_table_privilege(to_regclass($2::text), 'DELETE'), false)", delete_thread(s)
     );
-    /// Jumps from thread to thread in the index, and in each from namespace to namespace.
-    list_threads: "list_threads" = format!(
-        "WITH RECURSIVE threads AS ( \
-         (SELECT thread_id FROM {s}checkpoints WHERE $1::text IS NULL OR thread_id > $1 ORDER BY thread_id LIMIT 1) \
-         UNION ALL \
-         SELECT (SELECT c.thread_id FROM {s}checkpoints c WHERE c.thread_id > t.thread_id ORDER BY c.thread_id LIMIT 1) \
-         FROM threads t WHERE t.thread_id IS NOT NULL) \
-         SELECT t.thread_id, n.newest FROM (SELECT thread_id FROM threads WHERE thread_id IS NOT NULL LIMIT $2) t \
-         CROSS JOIN LATERAL ( \
-         {namespaces} \
-         SELECT max((SELECT c.checkpoint_id FROM {s}checkpoints c WHERE c.thread_id = t.thread_id \
-         AND c.checkpoint_ns = n.checkpoint_ns ORDER BY c.checkpoint_id DESC LIMIT 1) COLLATE \"C\") AS newest \
-         FROM namespaces n WHERE n.checkpoint_ns IS NOT NULL) n",
-        namespaces = with_namespaces(s, "t.thread_id"),
+    delete_thread_and_lease: "delete_thread" = format!(
+        "WITH {} DELETE FROM {s}checkpoint_leases WHERE thread_id = $1", delete_thread(s)
     );
+    list_threads: "list_threads" = threads::list(s);
+    list_threads_with_state: "list_threads" = threads::list_with_state(s);
     history: "get_delta_channel_history" = history(s, &format!(
         "CASE WHEN $3::text IS NULL THEN ({}) ELSE ({}) END",
         latest(s, "parent_checkpoint_id"),
@@ -266,6 +302,19 @@ impl Statements {
         (statements.get(at).map_or("", String::as_str), at > MAX_VALUES_ROWS)
     }
 
+    /// The statement that stores writes under conditions: only the first result of a task (`once`), or in place of others
+    /// (`replace`).
+    pub(crate) fn put_writes_if(&self, once: bool, replace: bool, leased: bool) -> &str {
+        match (once, replace, leased) {
+            (true, _, false) => &self.first_writes_if,
+            (true, _, true) => &self.first_writes_if_leased,
+            (false, true, false) => &self.upsert_writes_if,
+            (false, true, true) => &self.upsert_writes_if_leased,
+            (false, false, false) => &self.insert_writes_if,
+            (false, false, true) => &self.insert_writes_if_leased,
+        }
+    }
+
     /// One page of a listing. Parameters: the conditions' values in the order of [`ListConditions`], then how many rows.
     pub(crate) fn list(&self, page: ListConditions) -> String {
         let s = &self.schema;
@@ -319,6 +368,16 @@ impl Statements {
         };
         tuples(s, &select, "DISTINCT")
     }
+}
+
+/// Deletes thread `$1`. Checkpoints come first, as in `put`, so that rows are locked in the same order as by writers without
+/// the advisory lock (Python).
+fn delete_thread(s: &str) -> String {
+    format!(
+        "checkpoints AS (DELETE FROM {s}checkpoints WHERE thread_id = $1), \
+         blobs AS (DELETE FROM {s}checkpoint_blobs WHERE thread_id = $1), \
+         writes AS (DELETE FROM {s}checkpoint_writes WHERE thread_id = $1)"
+    )
 }
 
 /// Stores a checkpoint and its blobs in one statement, and returns whether it did: not while another call holds the

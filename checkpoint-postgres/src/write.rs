@@ -2,23 +2,26 @@
 
 use std::collections::HashSet;
 
-use checkpoint_core::backend::{AssociatedData, CheckpointKey, PreparedWrites, telemetry};
+use checkpoint_core::backend::{
+    AssociatedData, CheckpointKey, Decision, Found, FoundWrites, PreparedWrites, telemetry,
+};
 use checkpoint_core::cipher::BOUND_SUFFIX;
 use checkpoint_core::delta::{ChannelSummary, CheckpointSummary, NeededAncestors};
 use checkpoint_core::{
-    ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata, Error, PutOptions,
-    Result, Str, id,
+    ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata, Error, ErrorKind,
+    PutCondition, PutOptions, PutWritesOptions, Result, Str, id,
 };
 use common_postgres::tokio_postgres::Row;
-use common_postgres::{Connection, Json, Param, SYSTEM, Transaction, column, params, text};
+use common_postgres::{BACKEND, Connection, Json, Param, SYSTEM, Transaction, column, params, text};
 use indexmap::IndexMap;
 use serde::de::IgnoredAny;
 
 use crate::document::{self, Document, check_key, check_name, check_text};
+use crate::leases::LeaseParams;
 use crate::lock::{self, Lock};
 use crate::row::{self, Blob};
 use crate::shared::Shared;
-use crate::sql::{self, summary as at};
+use crate::sql::{self, found, summary as at};
 
 /// The server's messages are smaller than 2^30 bytes; the rest is for ids and headers.
 const MAX_BYTES: usize = (1 << 30) - (1 << 20);
@@ -53,23 +56,78 @@ pub(crate) async fn put(
 ) -> Result<CheckpointConfig> {
     check_key(config)?;
     id::validate(&checkpoint.id)?;
-    let metadata = document::metadata(metadata, config)?;
+    let metadata = &document::metadata(metadata, config, options)?;
+    let requirement = Requirement::of(config, options)?;
     let stored = config.for_checkpoint(checkpoint.id.clone());
-    let attempt = async |new_versions, waits| {
+    let attempt = async |new_versions, mode| {
         let document = document::encode(&shared.codec, config, checkpoint, new_versions, options)?;
         let blobs = document.blobs.iter().map(|blob| blob.channel.len() + blob.value.data.len() + 64);
         check_size(blobs.chain([config.thread_id().len(), document.json.len(), metadata.len()]))?;
+        let checkpoint_id = &checkpoint.id;
         let row =
-            CheckpointRow { config, checkpoint_id: &checkpoint.id, document: &document, metadata: &metadata };
-        let run = |connection| async move { row.store(shared, &connection, waits).await };
+            CheckpointRow { config, checkpoint_id, document: &document, metadata, options, requirement };
+        let run = |connection| async move { row.store(shared, &connection, mode).await };
         shared.database.run(run).await
     };
-    if !attempt(new_versions, false).await? {
+    let all = &checkpoint.channel_versions;
+    let is_plain = !requirement.parent_is_latest && options.step_key.is_none() && options.lease.is_none();
+    if is_plain && attempt(new_versions, Mode::AtOnce).await?.is_stored {
+        return Ok(stored);
+    }
+    if !options.is_conditional() {
         // The parent was deleted meanwhile, perhaps with values that did not change, or is being deleted: all values are
         // stored, once no other call holds the thread's exclusive lock.
-        attempt(&checkpoint.channel_versions, true).await?;
+        attempt(all, Mode::Waiting).await?;
+        return Ok(stored);
     }
-    Ok(stored)
+    let first = if is_plain && options.unchanged.is_empty() { all } else { new_versions };
+    for new_versions in [first, all] {
+        let Stored { is_stored, found } = attempt(new_versions, Mode::Conditional).await?;
+        match options.decide(config, found)? {
+            Decision::Repeats(checkpoint_id) => return Ok(config.for_checkpoint(checkpoint_id)),
+            Decision::Store if is_stored => return Ok(stored),
+            // The parent does not name all of the values that were carried over.
+            Decision::Store => {}
+        }
+    }
+    Err(Error::new(ErrorKind::Conflict, "the thread changed while its checkpoint was stored").retryable(true))
+}
+
+/// What a `put` requires of its parent.
+#[derive(Debug, Clone, Copy)]
+struct Requirement {
+    parent_is_stored: bool,
+    parent_is_latest: bool,
+}
+
+impl Requirement {
+    fn of(config: &CheckpointConfig, options: &PutOptions) -> Result<Self> {
+        let (parent_is_stored, parent_is_latest) = match options.condition {
+            PutCondition::None => (false, false),
+            PutCondition::ParentStored => (config.checkpoint_id().is_some(), false),
+            PutCondition::ParentIsLatest => (config.checkpoint_id().is_some(), true),
+            _ => return Err(Error::unsupported(BACKEND, "put")),
+        };
+        Ok(Self { parent_is_stored, parent_is_latest })
+    }
+}
+
+/// How a checkpoint is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// By one statement, which does not wait for locks and requires the parent at most; see `sql::put`.
+    AtOnce,
+    /// The same in a transaction that waits for the thread's lock.
+    Waiting,
+    /// In a transaction that waits for the thread's locks and decides by what is stored; see `sql::conditional`.
+    Conditional,
+}
+
+/// Whether a checkpoint was stored, and what a conditional `put` found.
+#[derive(Debug, Default)]
+struct Stored {
+    is_stored: bool,
+    found: Found,
 }
 
 /// A checkpoint as it is stored, checked and encrypted.
@@ -79,27 +137,48 @@ struct CheckpointRow<'a> {
     checkpoint_id: &'a str,
     document: &'a Document,
     metadata: &'a str,
+    options: &'a PutOptions,
+    requirement: Requirement,
 }
 
 impl CheckpointRow<'_> {
-    /// Stores it, and returns whether it did; see `sql::put`. `waits` means: wait for the thread's shared lock.
-    async fn store(self, shared: &Shared, connection: &Connection, waits: bool) -> Result<bool> {
+    async fn store(self, shared: &Shared, connection: &Connection, mode: Mode) -> Result<Stored> {
         let Document { json, blobs, carried_over } = self.document;
         let (thread_id, checkpoint_ns) = (self.config.thread_id(), self.config.checkpoint_ns());
         let (lock, parent) = (Lock::of(thread_id), self.config.checkpoint_id());
         let (document, metadata) = (Json(json), Json(self.metadata));
+        let channels: Vec<&str> = blobs.iter().map(|blob| &*blob.channel).collect();
+        let versions: Vec<&str> = blobs.iter().map(|blob| &*blob.version).collect();
+        let types: Vec<&str> = blobs.iter().map(|blob| &*blob.value.tag).collect();
+        let data: Vec<Blob<'_>> = blobs.iter().map(|blob| Blob(&blob.value.data)).collect();
+        let carried_over = carried_over.as_deref().map(Json);
+        if mode == Mode::Conditional {
+            let Requirement { parent_is_stored, parent_is_latest } = self.requirement;
+            let step_key = self.options.step_key.as_deref();
+            let lease = self.options.lease.as_ref().map(LeaseParams::of);
+            let mut params = params![
+                TEXT: thread_id, checkpoint_ns, self.checkpoint_id, parent;
+                JSONB: document, metadata, carried_over;
+                TEXT: step_key;
+                BOOL: parent_is_stored, parent_is_latest;
+                TEXT_ARRAY: channels, versions, types;
+                BYTEA_ARRAY: data
+            ]
+            .to_vec();
+            params.extend(lease.iter().flat_map(LeaseParams::params));
+            let sql = if lease.is_some() { &shared.sql.put_if_leased } else { &shared.sql.put_if };
+            let rows = connection.query_in_transaction(&lock::conditional(lock), sql, &params).await?;
+            return rows.first().map_or_else(|| Ok(Stored::default()), |row| self.stored(row));
+        }
         let mut params: Vec<Param<'_>> = params![
             INT4: lock::CLASS, *lock.key();
             TEXT: thread_id, checkpoint_ns, self.checkpoint_id, parent;
             JSONB: document, metadata
         ]
         .to_vec();
-        let carried_over = carried_over.as_deref().map(Json);
+        // A parent that must be stored names at least nothing.
+        let carried_over = carried_over.or_else(|| self.requirement.parent_is_stored.then_some(Json("{}")));
         params.extend(carried_over.iter().flat_map(|versions| params![JSONB: *versions]));
-        let channels: Vec<&str> = blobs.iter().map(|blob| &*blob.channel).collect();
-        let versions: Vec<&str> = blobs.iter().map(|blob| &*blob.version).collect();
-        let types: Vec<&str> = blobs.iter().map(|blob| &*blob.value.tag).collect();
-        let data: Vec<Blob<'_>> = blobs.iter().map(|blob| Blob(&blob.value.data)).collect();
         let (sql, takes_arrays) = shared.sql.put(carried_over.is_some(), blobs.len());
         if takes_arrays {
             params.extend(params![TEXT_ARRAY: channels, versions, types; BYTEA_ARRAY: data]);
@@ -109,14 +188,29 @@ impl CheckpointRow<'_> {
                 params.extend(params![TEXT: *channel, *version, *of_type; BYTEA: *data]);
             }
         }
-        if waits {
-            return connection
-                .execute_in_transaction(&lock::take(&[], &[lock]), sql, &params)
-                .await
-                .map(|_| true);
+        if mode == Mode::Waiting {
+            connection.execute_in_transaction(&lock::take(&[], &[lock]), sql, &params).await?;
+            return Ok(Stored { is_stored: true, ..Stored::default() });
         }
         let rows = connection.query(sql, &params).await?;
-        rows.first().map_or(Ok(false), |row| column(row, 0))
+        let is_stored = rows.first().map_or(Ok(false), |row| column(row, 0))?;
+        Ok(Stored { is_stored, ..Stored::default() })
+    }
+
+    /// Reads the row of a conditional put.
+    fn stored(self, row: &Row) -> Result<Stored> {
+        let parent_is_stored = column(row, found::HAS_PARENT)?;
+        let newest = row::optional_text(row, found::NEWEST)?;
+        // The statement saw a newest checkpoint that was deleted before it locked it.
+        let newest = newest.filter(|id| parent_is_stored || self.config.checkpoint_id() != Some(&**id));
+        let found = Found {
+            holds_lease: column(row, found::HOLDS_LEASE)?,
+            repeated: row::optional_text(row, found::REPEATED)?,
+            is_stored: column(row, found::IS_STORED)?,
+            parent_is_stored,
+            newest,
+        };
+        Ok(Stored { is_stored: column(row, found::STORED)?, found })
     }
 }
 
@@ -127,12 +221,13 @@ pub(crate) async fn put_writes(
     writes: &[(Str, ChannelValue)],
     task_id: &str,
     task_path: &str,
+    options: &PutWritesOptions,
 ) -> Result<()> {
     check_key(config)?;
     check_name("task_id", task_id)?;
     check_text("task_path", task_path)?;
     writes.iter().try_for_each(|(channel, _)| check_name("channel", channel))?;
-    let writes = PreparedWrites::new(&shared.codec, config, writes, task_id, task_path)?;
+    let writes = PreparedWrites::new(&shared.codec, config, writes, task_id, task_path)?.with(options)?;
     writes.rows.iter().try_for_each(|row| check_name("type", &row.value.tag))?;
     let sizes = writes.rows.iter().map(|row| row.channel.len() + row.value.data.len() + 64);
     check_size(sizes.chain([writes.thread_id.len(), writes.task_path.len()]))?;
@@ -144,24 +239,67 @@ pub(crate) async fn put_writes(
     let channels: Vec<&str> = writes.rows.iter().map(|row| &*row.channel).collect();
     let types: Vec<&str> = writes.rows.iter().map(|row| &*row.value.tag).collect();
     let data: Vec<Blob<'_>> = writes.rows.iter().map(|row| Blob(&row.value.data)).collect();
-    let params = params![
+    let PreparedWrites { thread_id, checkpoint_ns, checkpoint_id, .. } = &writes;
+    let [thread_id, checkpoint_ns, checkpoint_id] = [thread_id, checkpoint_ns, checkpoint_id].map(|id| &**id);
+    let mut params = params![
         INT4: lock::CLASS, *lock.key();
-        TEXT: &*writes.thread_id, &*writes.checkpoint_ns, &*writes.checkpoint_id, &*writes.task_id, &*writes.task_path;
+        TEXT: thread_id, checkpoint_ns, checkpoint_id, task_id, task_path;
         INT4_ARRAY: indexes;
         TEXT_ARRAY: channels, types;
         BYTEA_ARRAY: data
-    ];
-    let sql = if writes.replace { &shared.sql.upsert_writes } else { &shared.sql.insert_writes };
-    shared.database.query(sql, &params).await.map(|_| ())
+    ]
+    .to_vec();
+    if !options.is_conditional() {
+        let sql = if writes.replace { &shared.sql.upsert_writes } else { &shared.sql.insert_writes };
+        return shared.database.query(sql, &params).await.map(|_| ());
+    }
+    let lease = options.lease.as_ref().map(LeaseParams::of);
+    params.extend(params![BOOL: options.checkpoint_stored]);
+    params.extend(lease.iter().flat_map(LeaseParams::params));
+    let sql = shared.sql.put_writes_if(options.once, writes.replace, lease.is_some());
+    let rows = shared.database.query(sql, &params).await?;
+    let Some(row) = rows.first() else { return Err(Error::codec("the server returned no row")) };
+    let found = FoundWrites {
+        holds_lease: column(row, found::HOLDS_LEASE)?,
+        checkpoint_is_stored: column(row, found::HAS_CHECKPOINT)?,
+        has_writes: column(row, found::HAS_WRITES)?,
+    };
+    options.decide(config, task_id, found)?;
+    if column(row, found::STORED)? {
+        return Ok(());
+    }
+    // Another result was stored at the same moment.
+    options.decide(config, task_id, FoundWrites { has_writes: true, ..found })
 }
 
 pub(crate) async fn delete_thread(shared: &Shared, thread_id: &str) -> Result<()> {
     check_text("thread_id", thread_id)?;
     let lock = &lock::take(&[Lock::of(thread_id)], &[]);
     let run = |connection: Connection| async move {
-        connection.execute_in_transaction(lock, &shared.sql.delete_thread, &params![TEXT: thread_id]).await
+        let tables = &shared.tables;
+        let delete_all = async || {
+            let sql = &shared.sql.delete_thread_and_lease;
+            connection.execute_in_transaction(lock, sql, &params![TEXT: thread_id]).await.map(|_| ())
+        };
+        if tables.has_leases() {
+            match delete_all().await {
+                // The table of leases was dropped, or belongs to another role now.
+                Err(error) if matches!(error.kind(), ErrorKind::Schema | ErrorKind::InvalidConfig) => {
+                    tables.set_has_leases(false);
+                }
+                done => return done,
+            }
+        }
+        let params = params![TEXT: thread_id, tables.leases()];
+        let rows = connection.query_in_transaction(lock, &shared.sql.delete_thread, &params).await?;
+        if rows.first().map_or(Ok(false), |row| column(row, 0))? {
+            tables.set_has_leases(true);
+            // All of it, because somebody may have written meanwhile.
+            return delete_all().await;
+        }
+        Ok(())
     };
-    shared.database.run(run).await.map(|_| ())
+    shared.database.run(run).await
 }
 
 /// Deletes in one transaction: finds the threads, locks them, and deletes.

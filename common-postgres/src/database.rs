@@ -299,15 +299,15 @@ impl Connection {
     }
 
     /// Runs SQL text without parameters and then a statement, as
-    /// [`execute_in_transaction`](Self::execute_in_transaction) does, and returns the statement's rows. The text is for
-    /// settings that apply to this statement only.
+    /// [`execute_in_transaction`](Self::execute_in_transaction) does, and returns the statement's rows. The text takes
+    /// locks, or has settings that apply to this statement only.
     ///
     /// # Errors
     /// Any error from the server.
     ///
     /// # Cancellation
     /// A dropped call took effect completely or not at all.
-    pub async fn query_with_settings(
+    pub async fn query_in_transaction(
         &self,
         first: &str,
         sql: &str,
@@ -328,7 +328,7 @@ impl Connection {
         counted(rows)
     }
 
-    /// Runs SQL text without parameters and then a statement, as [`query_with_settings`](Self::query_with_settings)
+    /// Runs SQL text without parameters and then a statement, as [`query_in_transaction`](Self::query_in_transaction)
     /// does, without preparing the statement.
     ///
     /// # Errors
@@ -336,7 +336,7 @@ impl Connection {
     ///
     /// # Cancellation
     /// A dropped call took effect completely or not at all.
-    pub async fn query_unprepared_with_settings(
+    pub async fn query_unprepared_in_transaction(
         &self,
         first: &str,
         sql: &str,

@@ -248,8 +248,8 @@ async fn run_together(
     let (sql, params) = (&sql, &params.list());
     let run = |connection: Connection| async move {
         match settings {
-            Some(settings) if single => connection.query_with_settings(settings, sql, params).await,
-            Some(settings) => connection.query_unprepared_with_settings(settings, sql, params).await,
+            Some(settings) if single => connection.query_in_transaction(settings, sql, params).await,
+            Some(settings) => connection.query_unprepared_in_transaction(settings, sql, params).await,
             None if single => connection.query(sql, params).await,
             None => connection.query_unprepared(sql, params).await,
         }

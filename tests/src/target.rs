@@ -79,8 +79,17 @@ pub enum Call {
     PutUnchanged,
     /// A `put` of one new value; the parent with the others was deleted.
     PutOrphaned,
+    /// A `put` with [`PutCondition::ParentStored`](checkpoint_core::PutCondition::ParentStored) of one new value; the stored
+    /// parent has the others.
+    PutOntoParent,
+    /// A `put` with another condition, a step key or a lease.
+    PutConditional,
     /// A `put_writes`.
     PutWrites,
+    /// A `put_writes` with options.
+    PutWritesConditional,
+    /// An `acquire_lease`, `renew_lease` or `release_lease`.
+    Lease,
     /// A `get_tuple`, with or without a checkpoint id.
     GetTuple,
     /// A listing of a namespace that has this many checkpoints.
@@ -88,7 +97,7 @@ pub enum Call {
         /// How many.
         checkpoints: usize,
     },
-    /// A listing of this many threads, of more.
+    /// A listing of this many threads, of more, with or without their state.
     ListThreads {
         /// How many.
         threads: usize,

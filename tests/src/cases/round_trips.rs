@@ -1,8 +1,10 @@
 //! The number of round trips and statements per call, once its statements are prepared, as documented by the backend.
 
+use std::time::Duration;
+
 use checkpoint_core::{
-    BaseCheckpointSaver, ChannelVersions, CheckpointConfig, Cipher, ListQuery, PruneStrategy, SaverExt, Str,
-    ThreadQuery,
+    BaseCheckpointSaver, ChannelVersions, CheckpointConfig, Cipher, ListQuery, PruneStrategy, PutCondition,
+    PutOptions, PutWritesOptions, SaverExt, Str, ThreadQuery,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
 
@@ -18,7 +20,10 @@ cases!("round_trips", [Need::Target(Facility::RoundTrips)];
     put,
     put_with_unchanged_values,
     put_after_the_parent_was_deleted,
+    put_with_conditions,
     put_writes,
+    put_writes_with_conditions,
+    leases [Need::Leases],
     get_tuple,
     list,
     list_threads,
@@ -30,6 +35,9 @@ cases!("round_trips", [Need::Target(Facility::RoundTrips)];
     delete_for_runs [Need::DeleteForRuns],
     setup,
 );
+
+/// Longer than a test takes.
+const TTL: Duration = Duration::from_secs(3600);
 
 async fn counted(ctx: &Ctx) -> checkpoint_core::Result<CountedSaver> {
     ctx.target().counted(OpenOptions::default()).await
@@ -93,6 +101,77 @@ async fn put_after_the_parent_was_deleted(ctx: Ctx) -> Done {
         let step = Step::new(&ctx, ctx.saver()).await?;
         ctx.saver().delete_thread(step.parent.thread_id()).await?;
         rounds.call(step.put(&counted.handle)).await?;
+    }
+    Ok(())
+}
+
+async fn put_with_conditions(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    let onto_parent = PutOptions::default().condition(PutCondition::ParentStored);
+    let onto_latest = PutOptions::default().condition(PutCondition::ParentIsLatest);
+    let mut kinds = vec![
+        (Call::PutOntoParent, onto_parent.clone(), false),
+        (Call::PutConditional, onto_latest, false),
+        (Call::PutConditional, PutOptions::default().step_key("step"), false),
+    ];
+    if counted.handle.capabilities().leases {
+        kinds.push((Call::PutConditional, onto_parent, true));
+    }
+    for (call, options, leased) in kinds {
+        let mut rounds = rounds(&counted, call);
+        while rounds.go_on()? {
+            let step = Step::new(&ctx, ctx.saver()).await?;
+            let mut options = options.clone();
+            if leased {
+                options = options.lease(ctx.saver().acquire_lease(step.parent.thread_id(), TTL).await?);
+            }
+            let Step { parent, made, new_versions } = &step;
+            rounds.call(counted.handle.put_with(parent, made, &metadata(1), new_versions, &options)).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn put_writes_with_conditions(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    let stored = store(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
+    let mut options = vec![
+        (PutWritesOptions::default().once().checkpoint_stored(), "a"),
+        (PutWritesOptions::default().checkpoint_stored(), "a"),
+        (PutWritesOptions::default().checkpoint_stored(), "__error__"),
+    ];
+    if counted.handle.capabilities().leases {
+        let lease = ctx.saver().acquire_lease(stored.thread_id(), TTL).await?;
+        options
+            .extend(options.clone().into_iter().map(|(options, name)| (options.lease(lease.clone()), name)));
+    }
+    let value = encode(&numbers(&[1]))?;
+    for (options, channel) in options {
+        let mut rounds = rounds(&counted, Call::PutWritesConditional);
+        let writes: Vec<_> = [channel, channel].map(|channel| (channel.into(), value.clone())).to_vec();
+        while rounds.go_on()? {
+            let task = random();
+            rounds.call(counted.handle.put_writes_with(&stored, &writes, &task, "", &options)).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn leases(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    let mut acquire = rounds(&counted, Call::Lease);
+    while acquire.go_on()? {
+        acquire.call(counted.handle.acquire_lease(&ctx.thread(), TTL)).await?;
+    }
+    let mut renew = rounds(&counted, Call::Lease);
+    while renew.go_on()? {
+        let lease = ctx.saver().acquire_lease(&ctx.thread(), TTL).await?;
+        renew.call(counted.handle.renew_lease(&lease)).await?;
+    }
+    let mut release = rounds(&counted, Call::Lease);
+    while release.go_on()? {
+        let lease = ctx.saver().acquire_lease(&ctx.thread(), TTL).await?;
+        release.call(counted.handle.release_lease(&lease)).await?;
     }
     Ok(())
 }
@@ -175,10 +254,13 @@ async fn list_threads(ctx: Ctx) -> Done {
         ids.push(thread_id);
     }
     let before = ids.iter().min().cloned().unwrap_or_default();
-    for threads in [1, 10, 130] {
+    let all = ThreadQuery::all().after(before);
+    for (threads, query) in [1, 10, 130].into_iter().flat_map(|threads| {
+        [(threads, all.clone().limit(threads)), (threads, all.clone().limit(threads).with_state())]
+    }) {
         let mut rounds = rounds(&counted, Call::ListThreads { threads });
         while rounds.go_on()? {
-            let query = ThreadQuery::all().after(before.clone()).limit(threads);
+            let query = query.clone();
             let found: Vec<_> = rounds.call(counted.handle.list_threads(query).try_collect()).await?;
             ensure_eq!(found.len(), threads, "threads");
         }

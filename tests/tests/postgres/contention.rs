@@ -4,7 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use checkpoint_core::{BaseCheckpointSaver, ChannelVersions, CheckpointConfig, PruneStrategy, id};
+use checkpoint_core::{
+    BaseCheckpointSaver, ChannelVersions, CheckpointConfig, ErrorKind, PruneStrategy, PutCondition,
+    PutOptions, PutWritesOptions, Result, id,
+};
+use checkpoint_postgres::PostgresSaver;
 
 use super::load::{is_sound, metadata, step, writes};
 use crate::shared::faults::{Random, join, rounds};
@@ -23,6 +27,30 @@ async fn deadlocks(database: &Database) -> i64 {
     }
     assert_eq!(count(&client, others).await, 0, "sessions are left after the pool was closed");
     count(&client, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").await
+}
+
+/// Puts a step of this number.
+async fn put_step(
+    saver: &PostgresSaver,
+    config: &CheckpointConfig,
+    number: u64,
+    options: &PutOptions,
+) -> Result<()> {
+    let made = step(number);
+    saver.put_with(config, &made, &metadata(), &made.channel_versions, options).await.map(|_| ())
+}
+
+/// An id of the thread for writes without a checkpoint.
+fn newest_of(thread: &str) -> CheckpointConfig {
+    CheckpointConfig::new(thread).with_checkpoint_id(id::uuid6(0))
+}
+
+/// A condition that does not hold is no failure; a deadlock is, and may be retried.
+fn unless_refused(result: Result<()>) -> Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::Conflict && !error.is_retryable() => Ok(()),
+        other => other,
+    }
 }
 
 /// All operations concurrently on few threads. Without retries, so that every conflict is visible.
@@ -44,13 +72,44 @@ async fn nothing_deadlocks(server: &Server) {
                     let config = CheckpointConfig::new(thread)
                         .with_checkpoint_ns(ns)
                         .with_metadata("run_id", run_id.as_str());
-                    match random.below(12) {
+                    match random.below(16) {
                         0 => saver.delete_thread(thread).await,
                         1 => saver.copy_thread(thread, other).await,
                         2 => saver.prune(&THREADS, PruneStrategy::KeepLatest).await,
                         3 => saver.prune(&["c", "b", "a"], PruneStrategy::KeepLatest).await,
                         4 => saver.delete_for_runs(&[&run_id, "run-1", "run-0"]).await,
                         5 => saver.prune(&["c", "a"], PruneStrategy::Delete).await,
+                        12 => {
+                            let first = PutWritesOptions::default().once().checkpoint_stored();
+                            let writes = writes(number);
+                            let put = saver.put_writes_with(&newest, &writes, "first", "", &first);
+                            unless_refused(put.await)
+                        }
+                        13 => {
+                            let latest = PutOptions::default()
+                                .condition(PutCondition::ParentIsLatest)
+                                .step_key(format!("step-{}", random.below(3)));
+                            unless_refused(put_step(&saver, &newest, number, &latest).await)
+                        }
+                        14 => {
+                            let parent = PutOptions::default().condition(PutCondition::ParentStored);
+                            unless_refused(put_step(&saver, &newest, number, &parent).await)
+                        }
+                        15 => {
+                            let acquired = saver.acquire_lease(thread, Duration::from_millis(5)).await;
+                            let leased = async {
+                                let lease = acquired?;
+                                let options = PutOptions::default().lease(lease.clone());
+                                put_step(&saver, &config, number, &options).await?;
+                                let options = PutWritesOptions::default().lease(lease.clone());
+                                let writes = writes(number);
+                                saver
+                                    .put_writes_with(&newest_of(thread), &writes, "task", "", &options)
+                                    .await?;
+                                saver.release_lease(&lease).await
+                            };
+                            unless_refused(leased.await)
+                        }
                         6 | 7 => saver.put_writes(&newest, &writes(number), "task", "").await,
                         8 => {
                             let special =

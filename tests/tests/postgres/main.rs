@@ -25,6 +25,7 @@ mod shared {
 }
 
 mod agents;
+mod conditional;
 mod contention;
 mod faults;
 mod golden;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Ok(targets) => TestBinary::new()
             .savers(targets)
             .tests(trials("agents", agents::tests()))
+            .tests(trials("conditional", conditional::tests()))
             .tests(trials("contention", contention::tests()))
             .tests(trials("faults", faults::tests()))
             .tests(trials("golden", golden::tests()))

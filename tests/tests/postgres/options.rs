@@ -1,6 +1,8 @@
 //! The Postgres saver as applications and administrators run it: schemas of any name, the application's own pool with
 //! settings of its own, roles that may do little, a replica for listings, PgBouncer.
 
+use std::time::Duration;
+
 use checkpoint_conformance::Missing;
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointLayout, CheckpointMetadata,
@@ -143,7 +145,7 @@ async fn the_pool_of_an_application(server: &Server) {
     saver.setup().await.unwrap();
     everything_works(&saver).await;
     let tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'app'";
-    assert_eq!(count(&client, tables).await, 4);
+    assert_eq!(count(&client, tables).await, 5);
     // The application's pool still works, with its own settings.
     let theirs = pool.get().await.unwrap();
     let shown: String = theirs.query_one("SHOW default_transaction_isolation", &[]).await.unwrap().get(0);
@@ -193,6 +195,29 @@ async fn a_role_that_owns_nothing(server: &Server) {
     // The tables are up to date, and only their owner may change them.
     saver.setup().await.unwrap();
     everything_works(&saver).await;
+}
+
+/// Its tables are those of an earlier version, without leases.
+async fn a_role_that_may_not_create_the_table_of_leases(server: &Server) {
+    let (role, _role) = role(server).await;
+    let database = Database::set_up(server.url()).await;
+    let client = database.client().await;
+    let rights = format!(
+        "DROP TABLE checkpoint_leases; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}"
+    );
+    client.batch_execute(&rights).await.unwrap();
+    let saver = PostgresSaver::builder(as_role(&database, &role)).build().unwrap();
+    saver.setup().await.unwrap();
+    everything_works(&saver).await;
+    let lease = |saver: PostgresSaver| async move {
+        saver.acquire_lease("thread", Duration::from_secs(3600)).await.unwrap_err().kind()
+    };
+    assert_eq!(lease(saver.clone()).await, ErrorKind::Schema);
+    // The owner creates it, and grants nothing.
+    database.builder().build().unwrap().setup().await.unwrap();
+    saver.setup().await.unwrap();
+    everything_works(&saver).await;
+    assert_eq!(lease(saver).await, ErrorKind::InvalidConfig);
 }
 
 async fn a_role_that_may_not_create(server: &Server) {
@@ -397,6 +422,7 @@ pub(crate) fn tests() -> &'static [Test] {
         a_pool_that_discards_everything,
         a_role_that_owns_nothing,
         a_role_that_may_not_create,
+        a_role_that_may_not_create_the_table_of_leases,
         a_role_that_has_a_schema,
         a_server_that_only_reads,
         listings_go_to_the_replica,

@@ -325,7 +325,9 @@ impl Postgres {
 fn cost(call: Call) -> Cost {
     let each = |round_trips| Cost::new(round_trips, round_trips);
     match call {
-        Call::Put | Call::PutUnchanged | Call::PutWrites | Call::GetTuple => each(1),
+        Call::Put | Call::PutUnchanged | Call::PutOntoParent | Call::PutWrites => each(1),
+        Call::PutWritesConditional | Call::Lease | Call::GetTuple => each(1),
+        Call::PutConditional => Cost::new(1, 3),
         Call::PutOrphaned => Cost::new(2, 4),
         Call::List { checkpoints } => each(1 + checkpoints.checked_sub(16).map_or(0, |more| 1 + more / 128)),
         Call::ListThreads { threads } => each(threads.div_ceil(128)),
