@@ -16,6 +16,9 @@ use crate::{Error, Result, Str};
 /// 100 ns intervals from 1582-10-15 to 1970-01-01.
 const GREGORIAN_TO_UNIX: u64 = 0x01b2_1dd2_1381_4000;
 
+/// The time has 60 bits.
+const MAX_TICK: u64 = (1 << 60) - 1;
+
 static LAST_TICK: AtomicU64 = AtomicU64::new(0);
 
 /// Creates the id of a checkpoint at a step, greater than every id that this process created before.
@@ -26,12 +29,33 @@ static LAST_TICK: AtomicU64 = AtomicU64::new(0);
 /// assert!(input.contains("-bfff-") && next.contains("-8000-") && input < next);
 /// ```
 pub fn uuid6(step: i64) -> Str {
+    with_tick(next_tick(), step)
+}
+
+/// Creates the id of the checkpoint that follows another, as [`uuid6`] does. It is greater than the other one even if a
+/// machine whose clock is ahead created that: the successor is the newest. Other ids of this process are not affected.
+///
+/// ```
+/// use checkpoint_core::id;
+/// let ahead = "2f1e4fbf-bea1-6f34-bfff-a8ab9f516d8b";
+/// assert!(&*id::uuid6_after(ahead, 0) > ahead && &*id::uuid6(0) < ahead);
+/// ```
+pub fn uuid6_after(checkpoint_id: &str, step: i64) -> Str {
+    let after = tick_of(checkpoint_id).map_or(0, |tick| tick.saturating_add(1));
+    with_tick(next_tick().max(after).min(MAX_TICK), step)
+}
+
+/// The current time, or one tick after the last one that this process used.
+fn next_tick() -> u64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now =
         u64::try_from(since_epoch.as_nanos() / 100).unwrap_or(u64::MAX).saturating_add(GREGORIAN_TO_UNIX);
     let last = LAST_TICK
         .fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(now.max(last.saturating_add(1))));
-    let tick = now.max(last.unwrap_or_default().saturating_add(1)) & ((1 << 60) - 1);
+    now.max(last.unwrap_or_default().saturating_add(1)) & MAX_TICK
+}
+
+fn with_tick(tick: u64, step: i64) -> Str {
     let mut node = [0_u8; 8];
     random_bytes(&mut node);
     Str::from(compose(tick, step, u64::from_be_bytes(node)).hyphenated().to_string())
@@ -73,14 +97,15 @@ pub fn validate(checkpoint_id: &str) -> Result<Uuid> {
     Uuid::try_parse(checkpoint_id).map_err(|source| invalid().with_source(source))
 }
 
+/// The time in a version 6 id.
+fn tick_of(checkpoint_id: &str) -> Option<u64> {
+    let (high, _) = Uuid::try_parse(checkpoint_id).ok()?.as_u64_pair();
+    ((high >> 12) & 0xF == 6).then_some((high >> 16 << 12) | (high & 0xFFF))
+}
+
 /// The time in a version 6 id, in microseconds since 1970, or `None` for another version.
 pub fn unix_micros(checkpoint_id: &str) -> Option<i64> {
-    let (high, _) = Uuid::try_parse(checkpoint_id).ok()?.as_u64_pair();
-    if (high >> 12) & 0xF != 6 {
-        return None;
-    }
-    let tick = (high >> 16 << 12) | (high & 0xFFF);
-    Some((tick.cast_signed() - GREGORIAN_TO_UNIX.cast_signed()) / 10)
+    Some((tick_of(checkpoint_id)?.cast_signed() - GREGORIAN_TO_UNIX.cast_signed()) / 10)
 }
 
 /// The step in a version 6 id, from -8192 to 8191 (the id has 14 bits of it).

@@ -11,7 +11,7 @@ use crate::backend::STEP_KEY;
 use crate::serde::Value;
 use crate::{
     BaseCheckpointSaver, ChannelValue, ChannelVersion, ChannelVersions, Checkpoint, CheckpointMetadata,
-    CheckpointTuple, Error, ErrorKind, Filter, Lease, ListQuery, PutCondition, PutOptions, Result, Str,
+    CheckpointTuple, Error, ErrorKind, Filter, Lease, ListQuery, PutCondition, PutOptions, Result, Str, id,
 };
 
 /// The metadata key with which LangGraph decides when a delta channel needs a snapshot.
@@ -214,7 +214,8 @@ impl<'a, S: BaseCheckpointSaver> Commit<'a, S> {
             let old = &on.tuple.checkpoint;
             old.require_channels().map_err(|error| error.with("checkpoint_id", on.id()))?;
             // Includes unknown fields, and the version from which LangGraph migrates old formats.
-            checkpoint = Checkpoint { id: checkpoint.id, ts: checkpoint.ts, ..old.clone() };
+            // The clock of the machine that made the old one may be ahead.
+            checkpoint = Checkpoint { id: id::uuid6_after(&old.id, step), ts: checkpoint.ts, ..old.clone() };
             checkpoint.updated_channels = None;
             checkpoint.extra.shift_remove("updated_channels");
             if self.source == Source::Loop {

@@ -11,7 +11,7 @@ use futures_util::TryStreamExt;
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Ctx, Failure, Need};
-use crate::fixture::{Done, expect_kind, ids, prepared, write_at};
+use crate::fixture::{Done, at_version, encode, expect_kind, ids, list, prepared, put, write_at};
 use crate::target::Saver;
 
 cases!("typed_thread";
@@ -27,6 +27,7 @@ cases!("typed_thread";
     reserved_metadata_is_refused,
     metadata_of_one_commit,
     a_fork_runs_its_tasks_again,
+    a_successor_is_newer_than_its_parent,
     commit_if_latest_names_the_newer_checkpoint,
     a_repeated_commit_finds_its_first_result,
     a_repeated_begin_finds_its_first_result,
@@ -299,6 +300,24 @@ async fn a_fork_runs_its_tasks_again(ctx: Ctx) -> Done {
     thread.record(&fork, "task", &2).await?;
     ensure_eq!(latest(&thread).await?.result("task")?, Some(2), "result");
     ensure_eq!(prepared(thread.at(first.id()).await?)?.result("task")?, Some(1), "first result");
+    Ok(())
+}
+
+/// The clock of the machine that made the parent may be ahead of this one's.
+async fn a_successor_is_newer_than_its_parent(ctx: Ctx) -> Done {
+    let thread = open(&ctx);
+    let ahead = format!("2{}", &id::uuid6(0)[1..]);
+    let mut made = at_version(1, &[("topic", "ahead".into()), ("notes", encode(&list(&[]))?)]);
+    made.id = ahead.into();
+    put(ctx.saver(), &CheckpointConfig::new(thread.thread_id()), &made).await?;
+    let mut at = latest(&thread).await?;
+    for step in 0..3 {
+        let topic = format!("step {step}");
+        at = thread.commit_if_latest(&at, &state(&topic)).step_key("k").await?;
+        ensure_eq!(latest(&thread).await?, at, "the newest");
+    }
+    let again = thread.begin(&state("input")).step_key("k").await?;
+    ensure_eq!(latest(&thread).await?, again, "the newest");
     Ok(())
 }
 
