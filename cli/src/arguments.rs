@@ -4,6 +4,7 @@ mod store;
 
 use std::path::PathBuf;
 
+use checkpoint_core::ThreadStatus;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use store::{Ann, Distance, Index, NGRAMS, StoreCommand, VectorType};
@@ -63,15 +64,13 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  ckpt --url sqlite:agents.sqlite setup")]
     Setup,
     /// List the threads with their newest checkpoint.
-    #[command(after_help = "Examples:\n  ckpt threads\n  ckpt threads --after user-100 --limit 50 --json")]
-    Threads {
-        /// Only threads whose id sorts after this one.
-        #[arg(long, value_name = "THREAD")]
-        after: Option<String>,
-        /// The maximum number of threads.
-        #[arg(long, value_name = "N")]
-        limit: Option<usize>,
-    },
+    #[command(after_help = "\
+Examples:
+  ckpt threads
+  ckpt threads --after user-100 --limit 50 --json
+  ckpt threads --status running    # what a crash left unfinished
+  ckpt threads --prefix user- --with-status")]
+    Threads(Threads),
     /// Show the history of a thread: as a tree, or newest first with --json.
     #[command(after_help = "\
 Examples:
@@ -242,4 +241,45 @@ pub(crate) struct DemoAgent {
     /// Kill the process in the middle of the research.
     #[arg(long)]
     pub(crate) die: bool,
+}
+
+/// The threads to list.
+#[derive(Debug, Args)]
+pub(crate) struct Threads {
+    /// Only threads whose id sorts after this one.
+    #[arg(long, value_name = "THREAD")]
+    pub(crate) after: Option<String>,
+    /// Only threads whose id begins with this text.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) prefix: Option<String>,
+    /// Only threads with an unfinished step, that wait for a person, or that are done.
+    #[arg(long)]
+    pub(crate) status: Option<Status>,
+    /// Show the status of each thread.
+    #[arg(long)]
+    pub(crate) with_status: bool,
+    /// The maximum number of threads.
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+}
+
+/// What a thread was doing when its newest checkpoint was stored.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Status {
+    /// A step is unfinished.
+    Running,
+    /// A task waits for the answer of a person.
+    Waiting,
+    /// Nothing is left to do.
+    Done,
+}
+
+impl From<Status> for ThreadStatus {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Running => Self::Running,
+            Status::Waiting => Self::Waiting,
+            Status::Done => Self::Done,
+        }
+    }
 }

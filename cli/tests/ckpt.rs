@@ -175,6 +175,12 @@ fn threads_are_copied_pruned_and_deleted() {
     assert_eq!(golden.lines(&["history", "copy", "--json"]).len(), 3, "one for each namespace");
     golden.text(&["delete-thread", "copy", "--yes"]);
     assert_eq!(threads(&golden), before);
+    let waiting = golden.lines(&["threads", "--json", "--status", "waiting"]);
+    assert!(waiting.iter().all(|row| row["status"] == "waiting"), "{waiting:?}");
+    let by_status = |status| golden.lines(&["threads", "--json", "--status", status]).len();
+    assert_eq!(["running", "waiting", "done"].map(by_status).iter().sum::<usize>(), before.len());
+    let rich = golden.text(&["threads", "--with-status", "--prefix", "rich-"]);
+    assert!(rich.contains("STATUS") && rich.contains("rich-1") && rich.lines().count() == 3, "{rich}");
     golden.text(&["prune", "--all", "--strategy", "delete", "--yes"]);
     assert!(threads(&golden).is_empty());
     assert_eq!(golden.text(&["threads"]), "0 threads\n");

@@ -31,9 +31,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
         Command::Setup => {
             on(&options, Sealed::Refuse, async |saver| manage::setup(saver, options.json).await).await
         }
-        Command::Threads { after, limit } => {
-            let run = async |saver: &Saver| threads::run(saver, after, limit, options.json).await;
-            on(&options, Sealed::Keep, run).await
+        Command::Threads(asked) => {
+            on(&options, Sealed::Keep, async |saver| threads::run(saver, asked, options.json).await).await
         }
         Command::History { thread, ns, limit } => {
             let asked = history::Asked { thread, ns, limit };
