@@ -14,6 +14,7 @@ mod shared {
     pub(crate) mod plans;
     pub(crate) mod postgres;
     pub(crate) mod server;
+    pub(crate) mod soak;
     pub(crate) mod store_differences;
 }
 
