@@ -19,6 +19,7 @@ mod calls;
 mod key;
 mod paging;
 mod retry;
+pub mod segments;
 mod split;
 pub mod telemetry;
 mod value_codec;
