@@ -6,6 +6,7 @@
 //! * [`PreparedWrites`] and [`SplitCheckpoint`] turn the arguments of `put_writes` and `put` into rows, checked and
 //!   encrypted.
 //! * [`ValueCodec`] encrypts, decrypts and decodes values on their way to a row and back. [`CheckpointKey`] names the row.
+//! * [`segments`] splits long values into segments that versions share.
 //! * [`pages`] and [`thread_pages`] turn a function that reads one page into a stream; [`ListCursor`] is the position in a
 //!   listing.
 //! * [`Backoff`] decides whether and when a failed call is retried.

@@ -88,8 +88,17 @@ mod tests {
     fn is_hmac_sha256() {
         // RFC 4231, test case 2.
         let found = mac(b"Jefe", &[b"what do ya want ", b"for nothing?"]);
-        let wanted = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
-        assert_eq!(found.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), wanted);
+        let wanted = [
+            0x5bdc_c146_u32,
+            0xbf60_754e_u32,
+            0x6a04_2426_u32,
+            0x0895_75c7_u32,
+            0x5a00_3f08_u32,
+            0x9d27_3983_u32,
+            0x9dec_58b9_u32,
+            0x64ec_3843_u32,
+        ];
+        assert_eq!(found.as_chunks::<4>().0, wanted.map(u32::to_be_bytes));
     }
 
     #[test]

@@ -25,6 +25,9 @@ const COARSER: usize = 128 * 1024;
 /// How often cuts can become twice as coarse.
 const COARSEST: u32 = 3;
 
+/// A segment of this many bytes ends, even between elements.
+const LONGEST: usize = MAX << COARSEST;
+
 /// An inner value of this many bytes begins with a new segment. Its header, which changes when the value grows, is kept
 /// in the manifest.
 const OWN: usize = 32 * 1024;
@@ -134,12 +137,12 @@ impl<'a> Cutter<'a> {
                 }
                 end = range.start + reader.position();
             }
-            if end - start > SPLIT {
-                if value - start > SPLIT {
-                    self.text(start..value);
-                } else {
-                    self.push(value);
-                }
+            if value - start > SPLIT {
+                self.text(start..value);
+            } else {
+                self.push(value);
+            }
+            if end - value > SPLIT {
                 self.value(value..end, depth + 1, false);
             } else {
                 self.push(end);
@@ -196,6 +199,9 @@ impl<'a> Cutter<'a> {
 
     /// Adds the bytes up to this place to the current segment.
     fn push(&mut self, end: usize) {
+        if self.segment.len() >= LONGEST {
+            self.end_segment();
+        }
         self.segment.end = end;
     }
 

@@ -94,7 +94,7 @@ impl<'a> SegmentReader<'a> {
     }
 
     fn assemble(&mut self, manifest: &Manifest, addresses: &Addresses) -> Result<TypedBytes> {
-        let mut parts = Vec::with_capacity(addresses.len() + 1);
+        let mut segments = Vec::with_capacity(addresses.len());
         if let Some((key, digest)) = manifest.list {
             let hash = AddressHash::named(&self.segment_values, key)?;
             if hash.digest(addresses) != digest {
@@ -104,11 +104,10 @@ impl<'a> SegmentReader<'a> {
                 ));
             }
             for address in addresses.iter() {
-                parts.push(self.segment(address, &hash)?);
+                segments.push(self.segment(address, &hash)?);
             }
         }
-        parts.push(manifest.tail.clone());
-        Ok(TypedBytes::new(manifest.tag.clone(), join(manifest, &parts)?))
+        Ok(TypedBytes::new(manifest.tag.clone(), join(manifest, &segments)?))
     }
 
     /// The bytes of a segment, checked against its address.
@@ -154,30 +153,32 @@ fn exchanged(key: Option<AddressKeyName>, message: &'static str) -> Error {
     if key.is_some() { Error::crypto(message) } else { Error::codec(message) }
 }
 
-/// Concatenates the parts with the literals between them. Memory is allocated after the length is checked.
-fn join(manifest: &Manifest, parts: &[Bytes]) -> Result<Bytes> {
-    let mut len: u64 = parts.iter().map(|part| part.len() as u64).sum();
+/// Concatenates segments, literals and tail. Memory is allocated after the length is checked.
+fn join(manifest: &Manifest, segments: &[Bytes]) -> Result<Bytes> {
+    let mut len = manifest.tail.len() as u64;
+    len += segments.iter().map(|segment| segment.len() as u64).sum::<u64>();
     for literal in manifest.literals.iter() {
         len += literal?.1.len() as u64;
     }
     if len != manifest.len || len > MAX_VALUE {
         return Err(Error::codec("a value has another length than its manifest says").with("bytes", len));
     }
-    if let ([tail], true) = (parts, manifest.literals.is_empty()) {
-        return Ok(tail.clone());
+    if segments.is_empty() && manifest.literals.is_empty() {
+        return Ok(manifest.tail.clone());
     }
     let mut out = Vec::new();
     out.try_reserve_exact(usize::try_from(len).map_err(|_| damaged())?).map_err(|source| {
         Error::codec("a value is too long for this machine's memory").with_source(source)
     })?;
-    let mut parts = parts.iter();
+    let mut segments = segments.iter();
     for literal in manifest.literals.iter() {
-        let (segments, bytes) = literal?;
-        for _ in 0..segments {
-            out.extend_from_slice(parts.next().ok_or_else(damaged)?);
+        let (before, bytes) = literal?;
+        for _ in 0..before {
+            out.extend_from_slice(segments.next().ok_or_else(damaged)?);
         }
         out.extend_from_slice(&bytes);
     }
-    parts.for_each(|part| out.extend_from_slice(part));
+    segments.for_each(|segment| out.extend_from_slice(segment));
+    out.extend_from_slice(&manifest.tail);
     Ok(out.into())
 }
