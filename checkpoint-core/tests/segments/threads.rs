@@ -154,8 +154,13 @@ fn a_manifest_that_cannot_be_opened_may_be_returned_sealed() {
     let keeping = SegmentCodec::new(ValueCodec { return_sealed: true, ..ValueCodec::default() });
     let found = database.get(&keeping, &split.value, &split.addresses).unwrap();
     assert_eq!(found, split.value);
-    let error = database.get(&codec(None), &split.value, &split.addresses).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Crypto);
+    let sealing = codec(Some(eax()));
+    let split = database.round_trip(&sealing, &typed(&messages(0..30)));
+    let opaque = SegmentCodec::new(ValueCodec { opaque_values: true, ..ValueCodec::default() });
+    for codec in [codec(None), opaque] {
+        let error = database.get(&codec, &split.value, &split.addresses).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Crypto);
+    }
 }
 
 #[test]

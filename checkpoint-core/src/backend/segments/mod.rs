@@ -8,18 +8,20 @@
 //! # For implementers
 //!
 //! * [`SegmentCodec::split`] turns a value into what its row holds (the value itself, or its manifest), the
-//!   [`Addresses`] that are stored beside it in clear, and the [`Segment`]s. [`SplitCheckpoint`](super::SplitCheckpoint)
-//!   does so for a backend that has [`SplitRules::segments`](super::SplitRules::segments).
-//! * Segments are stored under thread and [`Address`], before or with the manifest, with "insert if absent". A backend
-//!   may leave out those that it knows to be there, for instance because the parent's `Addresses` have them.
-//!   [`SegmentCodec::seal_segment`] makes the bytes to store.
+//!   [`Addresses`] that are stored beside it in clear, and the [`Segment`]s.
+//!   [`SplitCheckpoint`](super::SplitCheckpoint) does so for a backend that has
+//!   [`SplitRules::segments`](super::SplitRules::segments).
+//! * Segments are stored under thread and [`Address`], before or with the manifest, with "insert if absent".
+//!   [`SegmentCodec::seal_segment`] makes the bytes to store. A backend may leave out those that it knows, for instance
+//!   because the parent's `Addresses` have them, if it makes sure in the same transaction, or afterwards, that they are
+//!   still there: the parent may be pruned at the same time.
 //! * The addresses are in clear so that a script in the database, pruning and copies can follow them without a key.
 //!   Garbage collection removes the segments that no row of the thread names.
 //! * [`SegmentReader`] assembles values. It says which segments are [missing](SegmentReader::missing), and checks the
 //!   list, each segment, and the length. One reader serves all values that a call reads of one thread.
-//! * Neither manifests nor segments contain the thread's id: a thread can be copied inside of the database. Only what is
-//!   bound to its row by AES-256-GCM ([`BOUND_SUFFIX`](crate::cipher::BOUND_SUFFIX)) must be sealed again for the copy,
-//!   by [`ValueCodec::reseal`] and [`SegmentCodec::reseal_segment`]. The addresses stay in both cases.
+//! * Neither manifests nor segments contain the thread's id: a thread can be copied inside of the database. Only what
+//!   is bound to its row by AES-256-GCM ([`BOUND_SUFFIX`](crate::cipher::BOUND_SUFFIX)) must be sealed again for the
+//!   copy, by [`ValueCodec::reseal`] and [`SegmentCodec::reseal_segment`]. The addresses stay in both cases.
 //!
 //! ```
 //! use checkpoint_core::TypedBytes;
@@ -52,29 +54,29 @@
 //!
 //! # Where a value is cut
 //!
-//! Readers accept any cuts. Writers must agree on them, or they would store the same bytes twice, so these rules are part of
-//! the format. Whether a value is cut at a place depends on what is before it, so a list that grows keeps all of its
-//! segments; and only on the element before it and the place of the cut before, so that after a change in the
+//! Readers accept any cuts. Writers must agree on them, or they would store the same bytes twice, so these rules are
+//! part of the format. Whether a value is cut at a place depends on what is before it, so a list that grows keeps all
+//! of its segments; and only on the element before it and the place of the cut before, so that after a change in the
 //! middle the cuts are soon the same again.
 //!
 //! * A value of at most 8 KiB stays whole, and so does ciphertext of other ciphers, which never repeats.
 //! * The elements of a list, and the entries of a map, follow each other in segments. A segment ends after an element
-//!   if it has at least 4 KiB, and `h · 4096 < len · 2³²`, where `len` is the length of the element and `h` the upper 32
-//!   bits of the XXH3 (64 bits, seed 0) of the element, with what is before it in its list or map where it has less than
-//!   64 bytes; at 16 KiB it ends in any case. On average segments have 7 KiB.
+//!   if it has at least 4 KiB, and `h · 4096 < len · 2³²`, where `len` is the length of the element and `h` the upper
+//!   32 bits of the XXH3 (64 bits, seed 0) of the element, with what is before it in its list or map where it has less
+//!   than 64 bytes; at 16 KiB it ends in any case. On average segments have 7 KiB.
 //! * An inner value of more than 8 KiB is cut in the same way, whether it is a list, a map, or the MessagePack in an
-//!   extension (a message, a dataclass, the snapshot of a delta channel), down to the 16th level. From 32 KiB on it begins with
-//!   a new segment.
-//! * A text or bytes of more than 8 KiB are cut where a rolling hash says so (gear, 64 bytes, the table is the output of
-//!   `SplitMix64` with the seed 0), and so is everything that is not MessagePack: what is deeper than 16 levels, malformed, or
-//!   has another type tag. The segments have 4 to 16 KiB, with a hash whose upper 12 bits are zero; from 128, 256 and 512
-//!   KiB after the beginning of the text on they are twice, four and eight times as long, and the hash has one, two or
-//!   three zeros more.
-//! * What is after the last cut is not a segment, but is part of the manifest. With it a manifest has about 4 KiB, plus 24
-//!   bytes of addresses for 7 KiB of the value.
-//! * The header of the value, whose length changes when it grows, is part of the manifest as well. So are the headers of
-//!   inner values of 32 KiB or more, and what precedes them if it is at most 256 bytes since the last cut: in a state
-//!   with a counter before a list, only the manifest changes with the counter.
+//!   extension (a message, a dataclass, the snapshot of a delta channel), down to the 16th level. From 32 KiB on it
+//!   begins with a new segment.
+//! * A text or bytes of more than 8 KiB are cut where a rolling hash says so (gear, 64 bytes, the table is the output
+//!   of `SplitMix64` with the seed 0), and so is everything that is not MessagePack: what is deeper than 16 levels,
+//!   malformed, or has another type tag. The segments have 4 to 16 KiB, with a hash whose upper 12 bits are zero; from
+//!   128, 256 and 512 KiB after the beginning of the text on they are twice, four and eight times as long, and the hash
+//!   has one, two or three zeros more.
+//! * What is after the last cut is not a segment, but is part of the manifest. With it a manifest has about 4 KiB, plus
+//!   24 bytes of addresses for 7 KiB of the value.
+//! * The header of the value, whose length changes when it grows, is part of the manifest as well. So are the headers
+//!   of inner values of 32 KiB or more, and what precedes them if it is at most 256 bytes since the last cut: in a
+//!   state with a counter before a list, only the manifest changes with the counter.
 //!
 //! # Format, version 1
 //!
@@ -98,15 +100,17 @@
 //! | the rest | the tail |
 //!
 //! The value is the segments in the order of their addresses, with each literal before the segment at its place, and
-//! the tail at the end. A value whose own tag is `segments`, or begins with `segments+`, is always stored inside a manifest. With compression,
-//! so are values without segments, if they get shorter.
+//! the tail at the end. A value whose own tag is `segments`, or begins with `segments+`, is always stored inside a
+//! manifest. With compression, so are values without segments, if they get shorter.
 //!
-//! A segment has the tag `segment`, and its bytes are a part of the value; or `segment.zstd`, and its bytes are one zstd
-//! frame with its length; `+CIPHER` is added to both. No segment is longer than [`MAX_SEGMENT`], before compression.
+//! A segment has the tag `segment`, and its bytes are a part of the value; or `segment.zstd`, and its bytes are one
+//! zstd frame with its length; `+CIPHER` is added to both. No segment is longer than [`MAX_SEGMENT`], before
+//! compression.
 //!
 //! An address is the first 24 bytes of the SHA-256 of a zero byte and the segment; the digest, that of a one byte and
-//! the addresses. Whoever can choose the contents of a thread must not be able to make two segments with the same address.
-//! With 24 bytes that takes 2^96 hashes, with 16 it would take 2^64, which money can buy; so addresses are not shorter.
+//! the addresses. Whoever can choose the contents of a thread must not be able to make two segments with the same
+//! address. With 24 bytes that takes 2^96 hashes, with 16 it would take 2^64, which money can buy; so addresses are not
+//! shorter.
 //!
 //! With a cipher both are HMAC-SHA-256 instead, because a plain hash would tell whoever reads the database whether a
 //! guess at the contents is right. The keys, where `H(k, m)` is HMAC-SHA-256 and `cipher` is `aes` or `aes256gcm`:
@@ -124,10 +128,11 @@
 //!
 //! # Hostile bytes
 //!
-//! Damaged manifests, lists and segments are [`Codec`](crate::ErrorKind::Codec) errors; of keyed addresses, segments that were exchanged
-//! are [`Crypto`](crate::ErrorKind::Crypto) errors. Memory is allocated for what is there: a manifest has as many addresses as lie beside it,
-//! the length of a value is the sum of its parts before they are joined. What repeats can be long: 24 bytes of addresses
-//! stand for at most 256 KiB, and no value is longer than 1 GiB (a longer one stays whole).
+//! Damaged manifests, lists and segments are [`Codec`](crate::ErrorKind::Codec) errors; of keyed addresses, segments
+//! that were exchanged are [`Crypto`](crate::ErrorKind::Crypto) errors. Memory is allocated for what is there: a
+//! manifest has as many addresses as lie beside it, the length of a value is the sum of its parts before they are
+//! joined. What repeats can be long: 24 bytes of addresses stand for at most 256 KiB, and no value is longer than 1 GiB
+//! (a longer one stays whole).
 
 mod address;
 mod compress;
@@ -175,13 +180,13 @@ pub struct SegmentCodec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SplitValue {
-    /// What is stored in the value's row, sealed where there is a cipher: the value itself, or its manifest under the tag
-    /// [`MANIFEST`].
+    /// What is stored in the value's row, sealed where there is a cipher: the value itself, or its manifest under the
+    /// tag [`MANIFEST`].
     pub value: TypedBytes,
     /// What is stored beside it, in clear: the addresses of the segments; none if the value is whole.
     pub addresses: Addresses,
-    /// The segments, each once, in the order of their first use. All may be sent, if those that the thread has are kept as they are; a backend
-    /// that knows which ones it has leaves them out.
+    /// The segments, each once, in the order of their first use. All may be sent, if those that the thread has stay as
+    /// they are; a backend that knows which ones it has leaves them out.
     pub segments: Vec<Segment>,
 }
 
@@ -212,6 +217,8 @@ impl SegmentCodec {
     }
 
     /// Compresses what it stores with zstd, where that saves at least an eighth. Level 3 is zstd's default.
+    ///
+    /// With a cipher, the length of what is stored then shows how well it can be compressed.
     #[cfg(feature = "zstd")]
     #[must_use]
     pub const fn with_zstd(mut self, level: i32) -> Self {

@@ -9,7 +9,7 @@ use super::compress::Decompressor;
 use super::manifest::{Manifest, damaged};
 use super::{MANIFEST, MAX_SEGMENT, MAX_VALUE, SEGMENT, SEGMENT_ZSTD, SegmentCodec};
 use crate::backend::{AssociatedData, ValueCodec};
-use crate::cipher::AddressKeyName;
+use crate::cipher::{AddressKeyName, no_cipher};
 use crate::{ChannelValue, Error, Result, Str, TypedBytes};
 
 /// Assembles the values of one thread from their manifests and segments.
@@ -73,7 +73,16 @@ impl<'a> SegmentReader<'a> {
             let manifest = Manifest::decode(&value.data, addresses, &mut self.decompressor)?;
             return self.assemble(&manifest, addresses);
         }
-        if !addresses.is_empty() && !value.is_sealed() {
+        if value.is_sealed() {
+            // Opaque values may be ciphertext of others, but this is ours, and worth nothing without its segments.
+            let is_manifest = value.tag.split_once('+').is_some_and(|(tag, _)| tag == MANIFEST);
+            return if is_manifest && !self.values.return_sealed {
+                Err(no_cipher(&value))
+            } else {
+                Ok(value)
+            };
+        }
+        if !addresses.is_empty() {
             return Err(Error::codec("a value that was not split has a list of segments"));
         }
         Ok(value)
