@@ -38,11 +38,12 @@
 //!
 //! # Cargo features
 //!
-//! Both are on by default. The formats of stored values are the same without them.
+//! The first two are on by default. The formats of stored values are the same without them.
 //!
 //! * `encryption`: the algorithms behind [`Cipher`], with their dependencies. Without it there is no way to make a
 //!   [`Cipher`], and reading an encrypted row fails with [`ErrorKind::Crypto`].
 //! * `python-views`: the module [`python`].
+//! * `zstd`: compression of [segments](backend::segments). It builds C code.
 //!
 //! # Non-goals
 //!

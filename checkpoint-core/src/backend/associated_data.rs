@@ -1,5 +1,7 @@
 //! The associated data that binds a stored value to its row.
 
+use super::segments::Address;
+
 /// The identity of a stored value, authenticated by AES-256-GCM: a value that is moved to another row does not decrypt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -39,6 +41,25 @@ pub enum AssociatedData<'a> {
         /// The channel written to.
         channel: &'a str,
     },
+    /// A segment, which the values of a thread share.
+    Segment {
+        /// The thread.
+        thread_id: &'a str,
+        /// The segment's address.
+        address: Address,
+    },
+}
+
+impl<'a> AssociatedData<'a> {
+    /// The thread.
+    pub const fn thread_id(&self) -> &'a str {
+        match self {
+            Self::Checkpoint { thread_id, .. }
+            | Self::Blob { thread_id, .. }
+            | Self::Write { thread_id, .. }
+            | Self::Segment { thread_id, .. } => thread_id,
+        }
+    }
 }
 
 #[cfg(feature = "encryption")]
@@ -73,6 +94,7 @@ impl AssociatedData<'_> {
                     channel.as_bytes(),
                 ],
             ),
+            Self::Segment { thread_id, address } => parts(4, &[thread_id.as_bytes(), address.as_bytes()]),
         }
     }
 }

@@ -8,6 +8,7 @@
 //! * [`PutOptions::decide`](crate::PutOptions::decide) and
 //!   [`PutWritesOptions::decide`](crate::PutWritesOptions::decide) decide conditional writes by what a backend found.
 //! * [`ValueCodec`] encrypts, decrypts and decodes values on their way to a row and back. [`CheckpointKey`] names the row.
+//! * [`segments`] splits long values into segments that versions share.
 //! * [`pages`] and [`thread_pages`] turn a function that reads one page into a stream; [`ListCursor`] is the position in a
 //!   listing.
 //! * [`Backoff`] decides whether and when a failed call is retried.
@@ -21,6 +22,7 @@ mod calls;
 mod key;
 mod paging;
 mod retry;
+pub mod segments;
 mod split;
 pub mod telemetry;
 mod value_codec;

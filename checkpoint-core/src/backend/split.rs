@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use super::segments::{Addresses, Segment, SegmentCodec, SplitValue};
 use super::{AssociatedData, ValueCodec};
 use crate::delta::is_snapshot;
 use crate::{
@@ -26,6 +27,12 @@ pub trait SplitRules {
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a name that the database cannot store.
     fn check_name(&self, what: &'static str, name: &str) -> Result<()>;
+
+    /// Splits long values into segments, if the backend stores them so. It has the cipher of the checkpoint's
+    /// [`ValueCodec`].
+    fn segments(&self) -> Option<&SegmentCodec> {
+        None
+    }
 }
 
 /// A value that is stored separately, under its channel and version.
@@ -36,8 +43,12 @@ pub struct BlobRow {
     pub channel: Str,
     /// The version, see [`SplitRules::version_key`].
     pub version: String,
-    /// The value, encrypted where there is a cipher.
+    /// The value, or the manifest of one that was split, encrypted where there is a cipher.
     pub value: TypedBytes,
+    /// The addresses of the segments of a value that was split, to be stored beside it.
+    pub addresses: Addresses,
+    /// These segments. A backend leaves out those that the thread has.
+    pub segments: Vec<Segment>,
 }
 
 /// What the document holds for a channel.
@@ -109,9 +120,16 @@ impl<'a> SplitCheckpoint<'a> {
                 channel,
                 version: &version,
             };
-            let value = codec.seal(value.to_typed()?, &data)?;
+            let typed = value.to_typed()?;
+            let (value, addresses, segments) = match rules.segments() {
+                None => (codec.seal(typed, &data)?, Addresses::default(), Vec::new()),
+                Some(codec) => {
+                    let SplitValue { value, addresses, segments } = codec.split(typed, &data)?;
+                    (value, addresses, segments)
+                }
+            };
             rules.check_name("type", &value.tag)?;
-            split.blobs.push(BlobRow { channel: channel.clone(), version, value });
+            split.blobs.push(BlobRow { channel: channel.clone(), version, value, addresses, segments });
         }
         for channel in &options.unchanged {
             let version = checkpoint.unchanged_version(channel)?;
@@ -129,6 +147,10 @@ impl<'a> SplitCheckpoint<'a> {
 
     /// The approximate size of the values that are stored separately, in bytes.
     pub fn bytes(&self) -> usize {
-        self.blobs.iter().map(|blob| blob.channel.len() + blob.value.data.len()).sum()
+        let size = |blob: &BlobRow| {
+            let segments: usize = blob.segments.iter().map(Segment::len).sum();
+            blob.channel.len() + blob.value.data.len() + blob.addresses.as_bytes().len() + segments
+        };
+        self.blobs.iter().map(size).sum()
     }
 }

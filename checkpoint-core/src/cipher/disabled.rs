@@ -1,5 +1,6 @@
 //! The cipher of a build without the feature `encryption`.
 
+use super::AddressKeyName;
 use crate::backend::AssociatedData;
 use crate::{Result, TypedBytes};
 
@@ -22,6 +23,27 @@ impl Cipher {
     /// # Errors
     /// None.
     pub fn open(&self, _: TypedBytes, _: &AssociatedData<'_>) -> Result<TypedBytes> {
+        match *self {}
+    }
+
+    pub(crate) fn address_key(&self, _: &str) -> Option<AddressKey> {
+        match *self {}
+    }
+
+    pub(crate) fn named_address_key(&self, _: AddressKeyName) -> Option<AddressKey> {
+        match *self {}
+    }
+}
+
+/// There is none without a cipher.
+pub(crate) enum AddressKey {}
+
+impl AddressKey {
+    pub(crate) fn name(&self) -> AddressKeyName {
+        match *self {}
+    }
+
+    pub(crate) fn mac(&self, _: &[&[u8]]) -> [u8; 32] {
         match *self {}
     }
 }

@@ -6,6 +6,8 @@ use eax::Eax;
 use eax::aead::{AeadInOut, KeyInit};
 use zeroize::Zeroizing;
 
+use super::AddressKeyName;
+use super::address::AddressKey;
 use crate::{Error, Result};
 
 pub(super) const NAME: &str = "aes";
@@ -22,6 +24,14 @@ impl Key {
             16 | 24 | 32 => Ok(Self(Zeroizing::new(key.to_vec()))),
             len => Err(Error::invalid_config("an AES key must have 16, 24 or 32 bytes").with("bytes", len)),
         }
+    }
+
+    pub(super) fn address_key(&self, thread_id: &str) -> AddressKey {
+        AddressKey::of_thread(NAME, &self.0, thread_id)
+    }
+
+    pub(super) fn named_address_key(&self, name: AddressKeyName) -> Option<AddressKey> {
+        AddressKey::named(NAME, &self.0, name)
     }
 
     pub(super) fn seal(&self, plaintext: &[u8]) -> Result<Bytes> {

@@ -5,6 +5,8 @@ use aes_gcm::aead::{AeadInOut, KeyInit};
 use bytes::Bytes;
 use zeroize::Zeroizing;
 
+use super::AddressKeyName;
+use super::address::AddressKey;
 use super::ring::nonce;
 use super::{GCM_FORMAT as FORMAT, GCM_NONCE as NONCE, GCM_TAG as TAG};
 use crate::backend::AssociatedData;
@@ -31,6 +33,14 @@ impl Key {
 
     pub(super) fn id(&self) -> &str {
         &self.id
+    }
+
+    pub(super) fn address_key(&self, thread_id: &str) -> AddressKey {
+        AddressKey::of_thread(NAME, &*self.key, thread_id)
+    }
+
+    pub(super) fn named_address_key(&self, name: AddressKeyName) -> Option<AddressKey> {
+        AddressKey::named(NAME, &*self.key, name)
     }
 
     pub(super) fn seal(&self, typed: &TypedBytes, row: &AssociatedData<'_>) -> Result<Bytes> {

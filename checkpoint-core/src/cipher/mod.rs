@@ -11,6 +11,8 @@
 //! The cargo feature `encryption`, on by default, builds the algorithms. Without it [`Cipher`] has no constructor, and
 //! reading an encrypted row fails with [`Crypto`](crate::ErrorKind::Crypto).
 
+#[cfg(feature = "encryption")]
+mod address;
 #[cfg(not(feature = "encryption"))]
 mod disabled;
 #[cfg(feature = "encryption")]
@@ -22,6 +24,10 @@ mod ring;
 
 use crate::{Error, TypedBytes};
 
+#[cfg(feature = "encryption")]
+pub(crate) use address::AddressKey;
+#[cfg(not(feature = "encryption"))]
+pub(crate) use disabled::AddressKey;
 #[cfg(not(feature = "encryption"))]
 pub use disabled::Cipher;
 #[cfg(feature = "encryption")]
@@ -37,6 +43,15 @@ pub const BOUND_SUFFIX: &str = "+aes256gcm";
 const GCM_FORMAT: u8 = 1;
 const GCM_NONCE: usize = 12;
 const GCM_TAG: usize = 16;
+
+/// Names the key behind keyed addresses of segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AddressKeyName {
+    /// Which key of the ring.
+    pub(crate) id: [u8; 4],
+    /// Stands for the thread in which the segments were made: two threads have different addresses for the same bytes.
+    pub(crate) salt: [u8; 16],
+}
 
 /// The key id in a ciphertext, or `None` if it is truncated or has another format.
 fn gcm_key_id(sealed: &[u8]) -> Option<&[u8]> {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{AES_KEY_VARIABLE, eax, gcm, gcm_key_id};
+use super::address::AddressKey;
+use super::{AES_KEY_VARIABLE, AddressKeyName, eax, gcm, gcm_key_id};
 use crate::backend::AssociatedData;
 use crate::{Error, Result, TypedBytes};
 
@@ -141,6 +142,22 @@ impl Cipher {
             .with("tag", &typed.tag)
         })?;
         Ok(TypedBytes::new(Cow::<'static, str>::Owned(tag.to_owned()), data))
+    }
+
+    /// The key for the addresses of new segments of a thread.
+    pub(crate) fn address_key(&self, thread_id: &str) -> Option<AddressKey> {
+        let ring = &*self.0;
+        match (ring.seals_with_gcm, ring.gcm.first(), ring.eax.first()) {
+            (true, Some(key), _) => Some(key.address_key(thread_id)),
+            (_, _, key) => key.map(|key| key.address_key(thread_id)),
+        }
+    }
+
+    /// The key for the addresses of stored segments, if the ring has it.
+    pub(crate) fn named_address_key(&self, name: AddressKeyName) -> Option<AddressKey> {
+        let ring = &*self.0;
+        let of_gcm = ring.gcm.iter().find_map(|key| key.named_address_key(name));
+        of_gcm.or_else(|| ring.eax.iter().find_map(|key| key.named_address_key(name)))
     }
 }
 
