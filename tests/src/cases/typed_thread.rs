@@ -316,7 +316,7 @@ async fn a_successor_is_newer_than_its_parent(ctx: Ctx) -> Done {
         at = thread.commit_if_latest(&at, &state(&topic)).step_key("k").await?;
         ensure_eq!(latest(&thread).await?, at, "the newest");
     }
-    let again = thread.begin(&state("input")).step_key("k").await?;
+    let again = thread.begin(&state("input")).step_key("input").await?;
     ensure_eq!(latest(&thread).await?, again, "the newest");
     Ok(())
 }
