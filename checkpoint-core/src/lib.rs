@@ -65,6 +65,7 @@ pub mod python;
 #[cfg(not(feature = "python-views"))]
 #[expect(dead_code, unreachable_pub, reason = "`serde::json::revive` needs a part of it in every build")]
 mod python;
+mod rekey;
 mod saver;
 pub mod serde;
 pub mod store;
@@ -83,6 +84,7 @@ pub use error::{Error, ErrorKind, Result, ResultExt};
 pub use filter::{Filter, FilterSemantics};
 pub use memory::{InMemorySaver, InMemoryStore, InMemoryStoreBuilder};
 pub use metadata::CheckpointMetadata;
+pub use rekey::{RekeyOptions, RekeyReport, SealedBy};
 pub use saver::{
     BaseCheckpointSaver, CheckpointLayout, InlineScalars, PutOptions, SaverCapabilities, SaverExt,
 };

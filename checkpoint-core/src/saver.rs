@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{Stream, StreamExt, TryStreamExt};
 
 use crate::delta::DeltaChannelHistory;
 use crate::filter::FilterSemantics;
@@ -14,7 +14,7 @@ use crate::thread::Thread;
 use crate::version::{self, ChannelVersion, ChannelVersions};
 use crate::{
     ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, ListQuery,
-    PruneStrategy, Result, Str, ThreadInfo, ThreadQuery,
+    PruneStrategy, RekeyOptions, RekeyReport, Result, Str, ThreadInfo, ThreadQuery,
 };
 
 /// The optional features of a saver, and how it stores checkpoints. The conformance suite checks both ways: a declared
@@ -29,6 +29,8 @@ pub struct SaverCapabilities {
     pub copy_thread: bool,
     /// [`BaseCheckpointSaver::prune`] works.
     pub prune: bool,
+    /// [`BaseCheckpointSaver::rekey`] works.
+    pub rekey: bool,
     /// Checkpoints outlive the process.
     pub durable: bool,
     /// Calls do no I/O: their futures are ready when they are first polled.
@@ -46,6 +48,7 @@ impl SaverCapabilities {
             delete_for_runs: false,
             copy_thread: false,
             prune: false,
+            rekey: false,
             durable: true,
             immediate: false,
             filter,
@@ -55,13 +58,13 @@ impl SaverCapabilities {
 
     /// Every method; durable; stores whole checkpoints.
     pub const fn all(filter: FilterSemantics) -> Self {
-        Self { delete_for_runs: true, copy_thread: true, prune: true, ..Self::base(filter) }
+        Self { delete_for_runs: true, copy_thread: true, prune: true, rekey: true, ..Self::base(filter) }
     }
 
-    /// The same for a saver in memory: not durable, and without I/O.
+    /// The same for a saver in memory: not durable, without I/O, and without encryption.
     #[must_use]
     pub const fn in_memory(mut self) -> Self {
-        (self.durable, self.immediate) = (false, true);
+        (self.durable, self.immediate, self.rekey) = (false, true, false);
         self
     }
 
@@ -207,6 +210,14 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
     /// differs (for example, a language's collation on Postgres).
     fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>>;
 
+    /// Streams the ids of all threads of which anything is stored, in the order of [`list_threads`](Self::list_threads),
+    /// which omits those that have only pending writes.
+    ///
+    /// A backend that has no such listing streams the threads of `list_threads`.
+    fn list_thread_ids(&self, query: ThreadQuery) -> BoxStream<'static, Result<Str>> {
+        self.list_threads(query).map_ok(|info| info.thread_id).boxed()
+    }
+
     /// Stores a checkpoint atomically. The config's checkpoint id, if any, becomes its parent. Returns the config of
     /// the stored checkpoint.
     ///
@@ -325,6 +336,28 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
         Err(Error::unsupported(self.backend(), "prune"))
     }
 
+    /// Seals the stored values of a thread again, in place, with the cipher's sealing key: in every namespace, also
+    /// pending writes whose checkpoint is not stored. Plain values are sealed, too, wherever `put` would seal them. Values
+    /// that the sealing key has sealed already are left as they are, so a call that was interrupted may be repeated. See
+    /// [`cipher`](crate::cipher#key-rotation) for the steps of a key rotation.
+    ///
+    /// Runs in batches of a few megabytes, and other calls may read and change the thread meanwhile. What they store is
+    /// kept, but is sealed by the keys of their savers: switch all of them to the new key first.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) unless the capability is set, `InvalidConfig` without a cipher
+    /// (unless it is a dry run), and `Crypto` if the cipher lacks a key: a missing key id is named, and nothing is
+    /// changed. For values that cannot be opened for another reason (a wrong key of AES-EAX, altered bytes), the error
+    /// names the first and counts them; they are left as they are, and all others are sealed. `Conflict` if other
+    /// writers kept changing the thread.
+    ///
+    /// # Cancellation
+    /// Each value is sealed again or as it was. The next call continues.
+    async fn rekey(&self, thread_id: &str, options: RekeyOptions) -> Result<RekeyReport> {
+        let _ = (thread_id, options);
+        Err(Error::unsupported(self.backend(), "rekey"))
+    }
+
     /// Closes the saver and its clones: refuses calls from now on, waits for those under way, and releases connections,
     /// files and threads. Idempotent. Later calls, and the next page of a listing, fail with `Unavailable`.
     ///
@@ -366,6 +399,9 @@ macro_rules! forward {
             }
             fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>> {
                 (**self).list_threads(query)
+            }
+            fn list_thread_ids(&self, query: ThreadQuery) -> BoxStream<'static, Result<Str>> {
+                (**self).list_thread_ids(query)
             }
             async fn put(
                 &self,
@@ -414,6 +450,9 @@ macro_rules! forward {
             async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
                 (**self).prune(thread_ids, strategy).await
             }
+            async fn rekey(&self, thread_id: &str, options: RekeyOptions) -> Result<RekeyReport> {
+                (**self).rekey(thread_id, options).await
+            }
             async fn close(&self) -> Result<()> {
                 (**self).close().await
             }
@@ -452,6 +491,19 @@ pub trait SaverExt: BaseCheckpointSaver {
     fn list_first(&self, query: ListQuery) -> impl Future<Output = Result<Option<CheckpointTuple>>> + Send {
         let mut stream = self.list(query.limit(1));
         async move { stream.next().await.transpose() }
+    }
+
+    /// Runs [`rekey`](BaseCheckpointSaver::rekey) on every thread of
+    /// [`list_thread_ids`](BaseCheckpointSaver::list_thread_ids), one after the other. The stream continues after a
+    /// thread that failed; it ends after an error of the listing.
+    fn rekey_all(
+        &self,
+        options: RekeyOptions,
+    ) -> impl Stream<Item = Result<(Str, Result<RekeyReport>)>> + Send + '_ {
+        self.list_thread_ids(ThreadQuery::all()).and_then(move |thread_id| async move {
+            let report = self.rekey(&thread_id, options).await;
+            Ok((thread_id, report))
+        })
     }
 
     /// Opens a thread for typed reads and commits.

@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use checkpoint_core::backend::{Operation, PreparedWrites, pages, thread_pages};
+use checkpoint_core::backend::{Operation, PreparedWrites, pages, thread_id_pages, thread_pages};
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics, ListQuery,
-    PruneStrategy, PutOptions, Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
+    PruneStrategy, PutOptions, RekeyOptions, RekeyReport, Result, SaverCapabilities, Str, ThreadInfo,
+    ThreadQuery, async_trait,
 };
 
 use crate::SqliteSaverBuilder;
 use crate::error::BACKEND;
 use crate::read::{self, Listing};
+use crate::rekey;
 use crate::worker::Workers;
 use crate::write::{self, CheckpointRow};
 
@@ -78,6 +80,18 @@ impl BaseCheckpointSaver for SqliteSaver {
             async move {
                 let operation = Operation::list_threads(after.as_deref(), count);
                 let read = workers.read(move |_, open| read::list_threads(open, after.as_ref(), count));
+                workers.calls.run(operation, read).await
+            }
+        })
+    }
+
+    fn list_thread_ids(&self, query: ThreadQuery) -> BoxStream<'static, Result<Str>> {
+        let workers = Arc::clone(&self.workers);
+        thread_id_pages(query, THREADS_PAGE, move |after, count| {
+            let workers = Arc::clone(&workers);
+            async move {
+                let operation = Operation::list_thread_ids(after.as_deref(), count);
+                let read = workers.read(move |_, open| read::list_thread_ids(open, after.as_ref(), count));
                 workers.calls.run(operation, read).await
             }
         })
@@ -182,6 +196,11 @@ impl BaseCheckpointSaver for SqliteSaver {
             Ok(())
         };
         self.workers.calls.run(Operation::prune(thread_ids), prune).await
+    }
+
+    async fn rekey(&self, thread_id: &str, options: RekeyOptions) -> Result<RekeyReport> {
+        let rekey = rekey::rekey(&self.workers, thread_id, options);
+        self.workers.calls.run(Operation::rekey(thread_id, options), rekey).await
     }
 
     async fn close(&self) -> Result<()> {

@@ -6,8 +6,9 @@
 //! * [`PreparedWrites`] and [`SplitCheckpoint`] turn the arguments of `put_writes` and `put` into rows, checked and
 //!   encrypted.
 //! * [`ValueCodec`] encrypts, decrypts and decodes values on their way to a row and back. [`CheckpointKey`] names the row.
-//! * [`pages`] and [`thread_pages`] turn a function that reads one page into a stream; [`ListCursor`] is the position in a
-//!   listing.
+//! * [`Rekeying`] is what `rekey` does with each value.
+//! * [`pages`], [`thread_pages`] and [`thread_id_pages`] turn a function that reads one page into a stream; [`ListCursor`] is
+//!   the position in a listing.
 //! * [`Backoff`] decides whether and when a failed call is retried.
 //! * [`HistoryWalk`](crate::delta::HistoryWalk) and [`NeededAncestors`](crate::delta::NeededAncestors) walk over the
 //!   ancestors of a checkpoint.
@@ -18,6 +19,7 @@ mod associated_data;
 mod calls;
 mod key;
 mod paging;
+mod rekey;
 mod retry;
 mod split;
 pub mod telemetry;
@@ -27,7 +29,8 @@ mod writes;
 pub use associated_data::AssociatedData;
 pub use calls::{Calls, Operation};
 pub use key::CheckpointKey;
-pub use paging::{ListConditions, ListCursor, Page, pages, thread_pages};
+pub use paging::{ListConditions, ListCursor, Page, pages, thread_id_pages, thread_pages};
+pub use rekey::Rekeying;
 pub use retry::{Backoff, jitter};
 pub use split::{BlobRow, Inline, SplitCheckpoint, SplitRules};
 pub use value_codec::ValueCodec;

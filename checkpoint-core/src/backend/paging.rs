@@ -37,6 +37,31 @@ pub fn thread_pages<F>(
 where
     F: Future<Output = Result<Vec<ThreadInfo>>> + Send + 'static,
 {
+    pages_after(query, page_size, |info: &ThreadInfo| info.thread_id.clone(), read)
+}
+
+/// Streams thread ids, as [`thread_pages`] does with threads.
+pub fn thread_id_pages<F>(
+    query: ThreadQuery,
+    page_size: usize,
+    read: impl Fn(Option<Str>, usize) -> F + Send + 'static,
+) -> BoxStream<'static, Result<Str>>
+where
+    F: Future<Output = Result<Vec<Str>>> + Send + 'static,
+{
+    pages_after(query, page_size, Str::clone, read)
+}
+
+fn pages_after<T, F>(
+    query: ThreadQuery,
+    page_size: usize,
+    id: impl Fn(&T) -> Str + Copy + Send + 'static,
+    read: impl Fn(Option<Str>, usize) -> F + Send + 'static,
+) -> BoxStream<'static, Result<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<Vec<T>>> + Send + 'static,
+{
     let left = query.limit.unwrap_or(usize::MAX);
     pages((left > 0).then_some((query.after, left)), move |(after, left)| {
         let count = left.min(page_size);
@@ -45,7 +70,7 @@ where
             let page = page.await?;
             let left = left.saturating_sub(page.len());
             let last = page.last().filter(|_| page.len() == count && left > 0);
-            let next = last.map(|last| (Some(last.thread_id.clone()), left));
+            let next = last.map(|last| (Some(id(last)), left));
             Ok((page, next))
         }
     })

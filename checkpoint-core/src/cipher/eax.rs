@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use crate::{Error, Result};
 
-pub(super) const NAME: &str = "aes";
+pub(super) use super::AES as NAME;
 
 const NONCE: usize = 16;
 const TAG: usize = 16;

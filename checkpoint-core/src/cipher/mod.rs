@@ -30,6 +30,10 @@ pub use ring::Cipher;
 /// The environment variable that holds the AES key, as in Python: its UTF-8 bytes are the key.
 pub const AES_KEY_VARIABLE: &str = "LANGGRAPH_AES_KEY";
 
+/// The names of the ciphers in type tags.
+pub(crate) const AES: &str = "aes";
+pub(crate) const AES_GCM: &str = "aes256gcm";
+
 /// The suffix of the type tags of values that are bound to their row: moving them requires sealing them again.
 pub const BOUND_SUFFIX: &str = "+aes256gcm";
 
@@ -39,7 +43,7 @@ const GCM_NONCE: usize = 12;
 const GCM_TAG: usize = 16;
 
 /// The key id in a ciphertext, or `None` if it is truncated or has another format.
-fn gcm_key_id(sealed: &[u8]) -> Option<&[u8]> {
+pub(crate) fn gcm_key_id(sealed: &[u8]) -> Option<&[u8]> {
     match sealed {
         [GCM_FORMAT, len, rest @ ..] => rest.get(..usize::from(*len)),
         _ => None,

@@ -10,7 +10,8 @@ use futures_util::stream::BoxStream;
 
 use super::BACKEND;
 use crate::backend::{
-    Calls, CheckpointKey, ListCursor, Operation, PreparedWrites, ValueCodec, pages, thread_pages,
+    Calls, CheckpointKey, ListCursor, Operation, PreparedWrites, ValueCodec, pages, thread_id_pages,
+    thread_pages,
 };
 use crate::delta::{self, ChannelSummary, CheckpointSummary, DeltaChannelHistory, HistoryWalk};
 use crate::filter::FilterSemantics;
@@ -295,6 +296,17 @@ impl InMemorySaver {
         threads.take(count).collect()
     }
 
+    /// Up to `count` threads of which anything is stored.
+    fn next_thread_ids(&self, after: Option<&Str>, count: usize) -> Vec<Str> {
+        let state = self.read();
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let has_rows =
+            |namespace: &Namespace| !namespace.checkpoints.is_empty() || !namespace.writes.is_empty();
+        let threads = state.range::<Str, _>((after, Bound::Unbounded));
+        let threads = threads.filter(|(_, namespaces)| namespaces.values().any(has_rows));
+        threads.map(|(thread_id, _)| thread_id.clone()).take(count).collect()
+    }
+
     fn store(
         &self,
         config: &CheckpointConfig,
@@ -449,6 +461,18 @@ impl BaseCheckpointSaver for InMemorySaver {
             async move {
                 let operation = Operation::list_threads(after.as_deref(), count);
                 let read = async { Ok(saver.next_threads(after.as_ref(), count)) };
+                saver.calls.run(operation, read).await
+            }
+        })
+    }
+
+    fn list_thread_ids(&self, query: ThreadQuery) -> BoxStream<'static, Result<Str>> {
+        let saver = self.clone();
+        thread_id_pages(query, PAGE, move |after, count| {
+            let saver = saver.clone();
+            async move {
+                let operation = Operation::list_thread_ids(after.as_deref(), count);
+                let read = async { Ok(saver.next_thread_ids(after.as_ref(), count)) };
                 saver.calls.run(operation, read).await
             }
         })
