@@ -130,6 +130,7 @@ mod builder;
 mod document;
 mod lock;
 mod read;
+mod rekey;
 mod row;
 mod saver;
 mod schema;

@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use checkpoint_core::backend::{Operation, pages, thread_pages};
+use checkpoint_core::backend::{Operation, pages, thread_id_pages, thread_pages};
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointLayout, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics,
-    InlineScalars, ListQuery, PruneStrategy, PutOptions, Result, SaverCapabilities, Str, ThreadInfo,
-    ThreadQuery, async_trait,
+    InlineScalars, ListQuery, PruneStrategy, PutOptions, RekeyOptions, RekeyReport, Result,
+    SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
 };
 use common_postgres::deadpool_postgres::Pool;
 use common_postgres::{BACKEND, ConnectionSource, PostgresConfig};
 
 use crate::PostgresSaverBuilder;
 use crate::read::{self, Listing};
+use crate::rekey;
 use crate::shared::Shared;
 use crate::write;
 
@@ -113,6 +114,18 @@ impl BaseCheckpointSaver for PostgresSaver {
         })
     }
 
+    fn list_thread_ids(&self, query: ThreadQuery) -> BoxStream<'static, Result<Str>> {
+        let shared = Arc::clone(&self.shared);
+        thread_id_pages(query, THREADS_PAGE, move |after, count| {
+            let shared = Arc::clone(&shared);
+            async move {
+                let operation = Operation::list_thread_ids(after.as_deref(), count);
+                let read = read::list_thread_ids(&shared, after.as_deref(), count);
+                shared.calls.run(operation, read).await
+            }
+        })
+    }
+
     async fn put_with(
         &self,
         config: &CheckpointConfig,
@@ -172,6 +185,11 @@ impl BaseCheckpointSaver for PostgresSaver {
             Ok(())
         };
         self.shared.calls.run(Operation::prune(thread_ids), prune).await
+    }
+
+    async fn rekey(&self, thread_id: &str, options: RekeyOptions) -> Result<RekeyReport> {
+        let rekey = rekey::rekey(&self.shared, thread_id, options);
+        self.shared.calls.run(Operation::rekey(thread_id, options), rekey).await
     }
 
     async fn close(&self) -> Result<()> {

@@ -104,6 +104,7 @@ impl Suite for Savers {
             Need::DeleteForRuns => capabilities.delete_for_runs,
             Need::CopyThread => capabilities.copy_thread,
             Need::Prune => capabilities.prune,
+            Need::Rekey => capabilities.rekey,
             Need::Durable => capabilities.durable,
             Need::Filter(semantics) => capabilities.filter == semantics,
             Need::Target(facility) => target.offers(facility),
@@ -146,6 +147,8 @@ pub enum Need {
     CopyThread,
     /// The saver can `prune`.
     Prune,
+    /// The saver can `rekey`.
+    Rekey,
     /// The saver's data outlives its handle.
     Durable,
     /// The saver filters this way.
@@ -160,6 +163,7 @@ impl Display for Need {
             Self::DeleteForRuns => f.write_str("the saver does not offer delete_for_runs"),
             Self::CopyThread => f.write_str("the saver does not offer copy_thread"),
             Self::Prune => f.write_str("the saver does not offer prune"),
+            Self::Rekey => f.write_str("the saver does not offer rekey"),
             Self::Durable => f.write_str("the saver is not durable"),
             Self::Filter(semantics) => write!(f, "the saver does not filter by {semantics:?}"),
             Self::Target(facility) => write!(f, "the target does not offer {facility}"),
@@ -347,6 +351,19 @@ macro_rules! ensure_eq {
                         $crate::case::show(expected),
                     )));
                 }
+            }
+        }
+    };
+}
+
+/// Retries a call that conflicted with another writer, as callers are expected to.
+macro_rules! repeat {
+    ($call:expr) => {
+        loop {
+            match $call.await {
+                Err(error)
+                    if error.kind() == checkpoint_core::ErrorKind::Conflict && error.is_retryable() => {}
+                other => break other,
             }
         }
     };

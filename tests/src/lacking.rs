@@ -37,6 +37,10 @@ macro_rules! delegating {
             self.0.list_threads(query)
         }
 
+        fn list_thread_ids(&self, query: ThreadQuery) -> BoxStream<'static, Result<Str>> {
+            self.0.list_thread_ids(query)
+        }
+
         async fn put_with(
             &self,
             config: &CheckpointConfig,
@@ -89,6 +93,7 @@ delegating! {
         capabilities.delete_for_runs = false;
         capabilities.copy_thread = false;
         capabilities.prune = false;
+        capabilities.rekey = false;
         capabilities
     }
 }
@@ -97,7 +102,7 @@ delegating! {
 mod tests {
     use std::sync::Arc;
 
-    use checkpoint_core::{Error, FilterSemantics, InMemorySaver, PruneStrategy};
+    use checkpoint_core::{Error, FilterSemantics, InMemorySaver, PruneStrategy, RekeyOptions, RekeyReport};
 
     use super::*;
     use crate::{Facility, OpenOptions, Report, Target, run_cases};
@@ -117,6 +122,7 @@ mod tests {
         PruneIsHidden,
         CopyIsHidden,
         DeleteForRunsIsHidden,
+        RekeyIsHidden,
         /// It declares that checkpoints outlive the process.
         Durable,
         /// It declares the other filter semantics.
@@ -163,6 +169,13 @@ mod tests {
                 Lie::PruneDoesNothing => Ok(()),
                 Lie::PruneIsMissing => Err(Error::unsupported(self.backend(), "prune")),
                 _ => self.0.prune(thread_ids, strategy).await,
+            }
+        }
+
+        async fn rekey(&self, thread_id: &str, options: RekeyOptions) -> Result<RekeyReport> {
+            match self.1 {
+                Lie::RekeyIsHidden => Ok(RekeyReport::default()),
+                _ => self.0.rekey(thread_id, options).await,
             }
         }
     }
@@ -218,7 +231,7 @@ mod tests {
             .unwrap()
     }
 
-    const OPTIONAL: [&str; 3] = ["delete_for_runs", "copy_thread", "prune"];
+    const OPTIONAL: [&str; 4] = ["delete_for_runs", "copy_thread", "prune", "rekey"];
 
     #[tokio::test]
     async fn a_saver_that_lacks_the_optional_operations_passes() {
@@ -238,7 +251,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_saver_with_false_capabilities_fails() {
-        let cases: [(Lie, &str, usize); 11] = [
+        let cases: [(Lie, &str, usize); 12] = [
             (Lie::PruneDoesNothing, "prune", 5),
             (Lie::CopyDoesNothing, "copy_thread", 5),
             (Lie::DeleteForRunsDoesNothing, "delete_for_runs", 3),
@@ -248,6 +261,7 @@ mod tests {
             (Lie::PruneIsHidden, "invalid", 1),
             (Lie::CopyIsHidden, "invalid", 1),
             (Lie::DeleteForRunsIsHidden, "invalid", 1),
+            (Lie::RekeyIsHidden, "invalid", 1),
             (Lie::Durable, "setup", 1),
             (Lie::Filter, "filters", 1),
         ];
