@@ -31,16 +31,16 @@ pub(crate) async fn rekey(shared: &Shared, thread_id: &str, options: RekeyOption
         return rekeying.report(values);
     }
     let current_head = rekeying.current_head();
-    let mut thread = Thread { shared, thread_id, current_head, rekeying, missed: 0 };
+    let mut within = InThread { shared, thread_id, current_head, rekeying, missed: 0 };
     for _ in 0..Rekeying::PASSES {
-        thread.rekeying.pass_again();
-        thread.missed = 0;
-        thread.blobs().await?;
-        thread.documents().await?;
-        thread.writes().await?;
-        if thread.missed == 0 {
-            let rekeying = thread.rekeying;
-            let values = if rekeying.has_changed() { count(shared, thread_id).await? } else { values };
+        within.rekeying.pass_again();
+        within.missed = 0;
+        within.blobs().await?;
+        within.documents().await?;
+        within.writes().await?;
+        if within.missed == 0 {
+            let rekeying = within.rekeying;
+            let values = if rekeying.must_count_again() { count(shared, thread_id).await? } else { values };
             return rekeying.report(values);
         }
     }
@@ -60,7 +60,7 @@ async fn count(shared: &Shared, thread_id: &str) -> Result<BTreeMap<SealedBy, u6
 }
 
 /// A thread whose values are sealed again.
-struct Thread<'a> {
+struct InThread<'a> {
     shared: &'a Shared,
     thread_id: &'a str,
     current_head: Option<Bytes>,
@@ -79,7 +79,7 @@ struct Sealed<'a, K> {
 /// The statement for one row, and the number of values that it seals.
 type Change<'a> = (&'a str, Vec<Param<'a>>, u64);
 
-impl Thread<'_> {
+impl InThread<'_> {
     async fn blobs(&mut self) -> Result<()> {
         let sql = &self.shared.sql;
         let mut after: Option<(Str, Str, Str)> = None;
@@ -259,9 +259,9 @@ impl Thread<'_> {
         let run = |connection: Connection| async move {
             connection.execute_all_in_transaction(lock, statements).await
         };
-        let changed = self.shared.database.run(run).await?;
-        let stored = values.iter().zip(&changed).filter(|(_, changed)| **changed > 0);
-        let missed = changed.iter().filter(|changed| **changed == 0).count();
+        let rows = self.shared.database.run(run).await?;
+        let stored = values.iter().zip(&rows).filter(|(_, rows)| **rows > 0);
+        let missed = rows.iter().filter(|rows| **rows == 0).count();
         Ok((stored.map(|(values, _)| values).sum(), missed as u64))
     }
 

@@ -87,7 +87,7 @@ pub(crate) async fn rekey(workers: &Workers, thread_id: &str, options: RekeyOpti
             return Err(Rekeying::conflict());
         }
     }
-    if rekeying.has_changed() {
+    if rekeying.must_count_again() {
         values = workers.read(move |_, open| count(open, &thread_id)).await?;
     }
     rekeying.report(values)

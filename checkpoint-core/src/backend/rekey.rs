@@ -14,7 +14,7 @@ use crate::{Cipher, Error, ErrorKind, Result, TypedBytes};
 ///    missing.
 /// 2. If [`reads_values`](Self::reads_values), it gives every value to [`reseal`](Self::reseal), except those that begin
 ///    with [`current_head`](Self::current_head), and stores what that returns if the row did not change meanwhile.
-/// 3. It counts again if it stored something, and takes the [`report`](Self::report).
+/// 3. It counts again if it [has to](Self::must_count_again), and takes the [`report`](Self::report).
 #[derive(Debug)]
 pub struct Rekeying {
     codec: ValueCodec,
@@ -22,6 +22,8 @@ pub struct Rekeying {
     /// How many values another AES key has sealed, in a dry run.
     of_other_aes_keys: u64,
     resealed: u64,
+    /// Whether there were values of other keys at first.
+    had_others: bool,
     failed: Option<(Error, u64)>,
 }
 
@@ -51,7 +53,8 @@ impl Rekeying {
             })?;
         }
         let codec = codec.requiring_decryption();
-        Ok(Self { codec, dry_run, of_other_aes_keys: 0, resealed: 0, failed: None })
+        let had_others = others(&codec, values) > 0;
+        Ok(Self { codec, dry_run, of_other_aes_keys: 0, resealed: 0, had_others, failed: None })
     }
 
     /// Whether values have to be read. A dry run needs them only to try which AES key has sealed them.
@@ -106,9 +109,9 @@ impl Rekeying {
         self.resealed += count;
     }
 
-    /// Whether something was stored.
-    pub fn has_changed(&self) -> bool {
-        self.resealed > 0
+    /// Whether the values have to be counted again: they were sealed by this call, or meanwhile by another one.
+    pub fn must_count_again(&self) -> bool {
+        !self.dry_run && (self.resealed > 0 || self.had_others)
     }
 
     /// Begins another pass over the rows.
@@ -124,9 +127,7 @@ impl Rekeying {
         if let Some((error, count)) = self.failed {
             return Err(error.with("failed", count));
         }
-        let current = self.codec.cipher.as_ref().map_or(SealedBy::Plain, Cipher::sealed_by);
-        let others = values.iter().filter(|(sealed_by, _)| **sealed_by != current).map(|(_, count)| count);
-        let remaining = others.sum::<u64>() + self.of_other_aes_keys;
+        let remaining = others(&self.codec, &values) + self.of_other_aes_keys;
         Ok(RekeyReport { values, resealed: self.resealed, remaining })
     }
 
@@ -135,6 +136,12 @@ impl Rekeying {
         Error::new(ErrorKind::Conflict, "other writers changed the thread all the time; run it again")
             .retryable(true)
     }
+}
+
+/// How many values are not sealed as the sealing key seals.
+fn others(codec: &ValueCodec, values: &BTreeMap<SealedBy, u64>) -> u64 {
+    let current = codec.cipher.as_ref().map_or(SealedBy::Plain, Cipher::sealed_by);
+    values.iter().filter(|(sealed_by, _)| **sealed_by != current).map(|(_, count)| count).sum()
 }
 
 /// Fails if a ring cannot have the key that sealed a value.
