@@ -10,7 +10,7 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
 use serde_json::json;
 
-use super::nothing_in;
+use super::{has_thread, nothing_in};
 use crate::failure::{Failure, Result};
 use crate::open::Saver;
 use crate::output::{self, DIM, clean, json_line, progress, stdout, styled};
@@ -46,11 +46,13 @@ pub(crate) async fn run(
     let mut rekeyed = rekey(saver, threads, RekeyOptions::default().dry_run(dry_run));
     let ended = loop {
         match rekeyed.try_next().await {
-            Ok(Some((thread, Ok(report)))) if report == RekeyReport::default() && !threads.is_empty() => {
-                let failure = nothing_in(saver, &thread, None).await;
-                totals.fail(&bar, &thread, failure);
+            Ok(Some((thread, Ok(report)))) => {
+                if report.values.is_empty() && !threads.is_empty() && !has_thread(saver, &thread).await? {
+                    let failure = nothing_in(saver, &thread, None).await;
+                    totals.fail(&bar, &thread, failure);
+                }
+                totals.sum.add(&report);
             }
-            Ok(Some((_, Ok(report)))) => totals.sum.add(&report),
             Ok(Some((thread, Err(error)))) => totals.fail(&bar, &thread, error.into()),
             Ok(None) => break Ok(()),
             Err(error) => break Err(Failure::from(error)),
@@ -89,7 +91,7 @@ impl Totals {
         self.failed += 1;
         let show = |failure: &Failure| {
             bar.suspend(|| {
-                anstream::eprintln!("ckpt: {}", clean(&failure.to_string().replace(['\n', '\r'], " ")))
+                anstream::eprintln!("ckpt: {}", clean(&failure.to_string().replace(['\n', '\r'], " ")));
             });
         };
         if self.failed == 1 {
@@ -133,18 +135,17 @@ impl Totals {
         let threads = if self.threads == 1 { "thread" } else { "threads" };
         let done = if dry_run { "would be encrypted again" } else { "encrypted again" };
         let count = if dry_run { remaining } else { resealed };
-        let mut line = if dry_run && sealed_by.is_none() {
-            format!("{} {threads}", self.threads)
-        } else {
-            format!("{} {threads}, {count} values {done}", self.threads)
-        };
+        let mut line = vec![format!("{} {threads}", self.threads)];
+        if !dry_run || sealed_by.is_some() {
+            line.push(format!("{count} values {done}"));
+        }
         if !dry_run && *remaining > 0 {
-            line.push_str(&format!(", {remaining} left under other keys"));
+            line.push(format!("{remaining} left as they are"));
         }
         if self.failed > 0 {
-            line.push_str(&format!("; failed threads ({}) are not counted", self.failed));
+            line.push(format!("{} failed and not counted", self.failed));
         }
-        writeln!(out, "{}", styled(DIM, line))?;
+        writeln!(out, "{}", styled(DIM, line.join(", ")))?;
         Ok(out.flush()?)
     }
 }
