@@ -205,6 +205,7 @@ fn keys_are_rotated() {
     let (old, new) = (gcm("old", 1), gcm("new", 2));
     let rekey = |arguments: &[&str]| golden.run(&[&["rekey", "--json"], arguments].concat());
 
+    golden.text(&["setup"]);
     // Which keys are in use, without any key.
     let before = rows(&golden.path);
     let (keys, counts) = rekeyed(&rekey(&["--dry-run"]));
