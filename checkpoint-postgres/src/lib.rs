@@ -114,7 +114,8 @@
 //! With a [`Cipher`](checkpoint_core::Cipher) every channel value and every write is encrypted, including scalars: they are
 //! then stored in `checkpoint_blobs`, where Python with the same key reads them (AES-EAX only). Fields of a checkpoint that
 //! LangGraph does not have are encrypted in the document. `rekey` does all that with values that were stored without a
-//! cipher. An inline value whose channel has no version in its checkpoint cannot become a blob, and is counted as plain. Not encrypted are thread ids, namespaces, checkpoint ids
+//! cipher. An inline value whose channel has no version in its checkpoint cannot become a blob, and is counted as plain. Python stores scalars in plain, also with
+//! its cipher. Not encrypted are thread ids, namespaces, checkpoint ids
 //! and parents, task ids and paths, channel names and versions, the time, which channels hold a delta snapshot, type
 //! tags, and all of the metadata.
 //!

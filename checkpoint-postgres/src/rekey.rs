@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use checkpoint_core::backend::{AssociatedData, CheckpointKey, Rekeying, ValueCodec};
+use checkpoint_core::backend::{AssociatedData, CheckpointKey, Rekeying, ValueCodec, telemetry};
 use checkpoint_core::{
     ChannelVersions, Error, RekeyOptions, RekeyReport, Result, SealedBy, Str, TypedBytes, Value,
 };
 use common_postgres::tokio_postgres::Row;
-use common_postgres::{Connection, Json, Param, column, params, text};
+use common_postgres::{Connection, Json, Param, SYSTEM, column, params, text};
 use indexmap::IndexMap;
 use serde_json::value::RawValue;
 
@@ -105,7 +105,7 @@ impl InThread<'_> {
                     sealed.push(Sealed { key: (ns, channel, version), xmin: column(row, at::XMIN)?, new });
                 }
             }
-            let data: Vec<_> = sealed.iter().map(|value| Blob(&value.new.data)).collect();
+            let data = blobs(sealed.iter().map(|value| &value.new));
             let changes = sealed.iter().zip(&data).map(|(value, data)| {
                 let Sealed { key: (ns, channel, version), xmin, new } = value;
                 let params =
@@ -143,7 +143,7 @@ impl InThread<'_> {
                     sealed.push(Sealed { key: (ns, id, task, idx), xmin: column(row, at::XMIN)?, new });
                 }
             }
-            let data: Vec<_> = sealed.iter().map(|value| Blob(&value.new.data)).collect();
+            let data = blobs(sealed.iter().map(|value| &value.new));
             let changes = sealed.iter().zip(&data).map(|(value, data)| {
                 let Sealed { key: (ns, id, task, idx), xmin, new } = value;
                 let params = params![TEXT: self.thread_id, *ns, *id, *task; INT4: *idx; TEXT: *xmin, new.tag; BYTEA: *data];
@@ -280,6 +280,13 @@ fn blob_data<'a>(
     AssociatedData::Blob { thread_id, checkpoint_ns, channel, version }
 }
 
+/// The bytes of values that are about to be stored.
+fn blobs<'a>(values: impl Iterator<Item = &'a TypedBytes>) -> Vec<Blob<'a>> {
+    let blobs: Vec<_> = values.map(|value| Blob(&value.data)).collect();
+    telemetry::bytes_written(SYSTEM, blobs.iter().map(|blob| blob.0.len()).sum());
+    blobs
+}
+
 /// The last row of a page, unless the thread has no further rows.
 fn last_of_full(rows: &[Row]) -> Result<Option<&Row>> {
     let Some(last) = rows.last() else { return Ok(None) };
@@ -319,7 +326,7 @@ impl SealedDocument {
             self.blobs.iter().map(|(channel, ..)| &**channel).collect(),
             self.blobs.iter().map(|(_, version, _)| &**version).collect(),
             self.blobs.iter().map(|(.., value)| &*value.tag).collect(),
-            self.blobs.iter().map(|(.., value)| Blob(&value.data)).collect(),
+            blobs(self.blobs.iter().map(|(.., value)| value)),
         )
     }
 }
