@@ -69,6 +69,7 @@ pub mod python;
 #[cfg(not(feature = "python-views"))]
 #[expect(dead_code, unreachable_pub, reason = "`serde::json::revive` needs a part of it in every build")]
 mod python;
+mod rekey;
 mod saver;
 pub mod serde;
 mod status;
@@ -90,6 +91,7 @@ pub use lease::Lease;
 pub use memory::{InMemorySaver, InMemoryStore, InMemoryStoreBuilder};
 pub use metadata::CheckpointMetadata;
 pub use options::{PutCondition, PutOptions, PutWritesOptions};
+pub use rekey::{RekeyOptions, RekeyReport, SealedBy};
 pub use saver::{BaseCheckpointSaver, CheckpointLayout, InlineScalars, SaverCapabilities, SaverExt};
 pub use serde::{Tag, TypedBytes, Value};
 pub use status::{ThreadCounts, ThreadState, ThreadStatus};

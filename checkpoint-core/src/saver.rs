@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{Stream, StreamExt, TryStreamExt};
 
 use crate::delta::DeltaChannelHistory;
 use crate::filter::FilterSemantics;
@@ -15,7 +15,8 @@ use crate::thread::Thread;
 use crate::version::{self, ChannelVersion, ChannelVersions};
 use crate::{
     ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, Lease, ListQuery,
-    PruneStrategy, PutOptions, PutWritesOptions, Result, Str, ThreadCounts, ThreadInfo, ThreadQuery,
+    PruneStrategy, PutOptions, PutWritesOptions, RekeyOptions, RekeyReport, Result, Str, ThreadCounts,
+    ThreadInfo, ThreadQuery,
 };
 
 /// The optional features of a saver, and how it stores checkpoints. The conformance suite checks both ways: a declared
@@ -32,6 +33,8 @@ pub struct SaverCapabilities {
     pub prune: bool,
     /// [`BaseCheckpointSaver::acquire_lease`] works.
     pub leases: bool,
+    /// [`BaseCheckpointSaver::rekey`] works.
+    pub rekey: bool,
     /// Checkpoints outlive the process.
     pub durable: bool,
     /// Calls do no I/O: their futures are ready when they are first polled.
@@ -50,6 +53,7 @@ impl SaverCapabilities {
             copy_thread: false,
             prune: false,
             leases: false,
+            rekey: false,
             durable: true,
             immediate: false,
             filter,
@@ -59,13 +63,20 @@ impl SaverCapabilities {
 
     /// Every method; durable; stores whole checkpoints.
     pub const fn all(filter: FilterSemantics) -> Self {
-        Self { delete_for_runs: true, copy_thread: true, prune: true, leases: true, ..Self::base(filter) }
+        Self {
+            delete_for_runs: true,
+            copy_thread: true,
+            prune: true,
+            leases: true,
+            rekey: true,
+            ..Self::base(filter)
+        }
     }
 
-    /// The same for a saver in memory: not durable, and without I/O.
+    /// The same for a saver in memory: not durable, without I/O, and without encryption.
     #[must_use]
     pub const fn in_memory(mut self) -> Self {
-        (self.durable, self.immediate) = (false, true);
+        (self.durable, self.immediate, self.rekey) = (false, true, false);
         self
     }
 
@@ -173,6 +184,15 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
     /// Streams the threads that have a checkpoint, ascending by id: by code point, unless the database's collation
     /// differs (for example, a language's collation on Postgres).
     fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>>;
+
+    /// Streams the ids of all threads of which anything is stored, in the order of [`list_threads`](Self::list_threads),
+    /// which omits those that have only pending writes. Of the query, start, prefix and limit count; other conditions are
+    /// `InvalidArgument`.
+    ///
+    /// A backend that has no such listing streams the threads of `list_threads`.
+    fn list_thread_ids(&self, query: ThreadQuery) -> BoxStream<'static, Result<Str>> {
+        self.list_threads(query).map_ok(|info| info.thread_id).boxed()
+    }
 
     /// Stores a checkpoint atomically. The config's checkpoint id, if any, becomes its parent. Returns the config of
     /// the stored checkpoint.
@@ -350,6 +370,28 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
         Err(Error::unsupported(self.backend(), "release_lease"))
     }
 
+    /// Seals the stored values of a thread again, in place, with the cipher's sealing key: in every namespace, also
+    /// pending writes whose checkpoint is not stored. Plain values are sealed, too, wherever `put` would seal them. Values
+    /// that the sealing key has sealed already are left as they are, so a call that was interrupted may be repeated. See
+    /// [`cipher`](crate::cipher#key-rotation) for the steps of a key rotation.
+    ///
+    /// Runs in batches of a few megabytes, and other calls may read and change the thread meanwhile. What they store is
+    /// kept, but is sealed by the keys of their savers: switch all of them to the new key first.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) unless the capability is set, `InvalidConfig` without a cipher
+    /// (unless it is a dry run), and `Crypto` if the cipher lacks a key: a missing key id is named, and nothing is
+    /// changed. For values that cannot be opened for another reason (a wrong key of AES-EAX, altered bytes), the error
+    /// names the first and counts them; they are left as they are, and all others are sealed. `Conflict` if other
+    /// writers kept changing the thread.
+    ///
+    /// # Cancellation
+    /// Each value is sealed again or as it was. The next call continues.
+    async fn rekey(&self, thread_id: &str, options: RekeyOptions) -> Result<RekeyReport> {
+        let _ = (thread_id, options);
+        Err(Error::unsupported(self.backend(), "rekey"))
+    }
+
     /// Closes the saver and its clones: refuses calls from now on, waits for those under way, and releases connections,
     /// files and threads. Idempotent. Later calls, and the next page of a listing, fail with `Unavailable`.
     ///
@@ -391,6 +433,9 @@ macro_rules! forward {
             }
             fn list_threads(&self, query: ThreadQuery) -> BoxStream<'static, Result<ThreadInfo>> {
                 (**self).list_threads(query)
+            }
+            fn list_thread_ids(&self, query: ThreadQuery) -> BoxStream<'static, Result<Str>> {
+                (**self).list_thread_ids(query)
             }
             async fn put(
                 &self,
@@ -458,6 +503,9 @@ macro_rules! forward {
             async fn release_lease(&self, lease: &Lease) -> Result<()> {
                 (**self).release_lease(lease).await
             }
+            async fn rekey(&self, thread_id: &str, options: RekeyOptions) -> Result<RekeyReport> {
+                (**self).rekey(thread_id, options).await
+            }
             async fn close(&self) -> Result<()> {
                 (**self).close().await
             }
@@ -506,6 +554,19 @@ pub trait SaverExt: BaseCheckpointSaver {
         let threads = self.list_threads(query.with_state());
         threads.try_fold(ThreadCounts::default(), |counts, thread| {
             std::future::ready(Ok(thread.state.map_or(counts, |state| counts.add(state.status))))
+        })
+    }
+
+    /// Runs [`rekey`](BaseCheckpointSaver::rekey) on every thread of
+    /// [`list_thread_ids`](BaseCheckpointSaver::list_thread_ids), one after the other. The stream continues after a
+    /// thread that failed; it ends after an error of the listing.
+    fn rekey_all(
+        &self,
+        options: RekeyOptions,
+    ) -> impl Stream<Item = Result<(Str, Result<RekeyReport>)>> + Send + '_ {
+        self.list_thread_ids(ThreadQuery::all()).and_then(move |thread_id| async move {
+            let report = self.rekey(&thread_id, options).await;
+            Ok((thread_id, report))
         })
     }
 

@@ -181,6 +181,11 @@ fn check_nul(json: &str) -> Result<()> {
     Ok(())
 }
 
+/// Whether a field of a document is one that LangGraph always has.
+pub(crate) fn is_own(key: &str) -> bool {
+    matches!(key, "v" | "ts" | "id" | "channel_values" | "channel_versions" | "versions_seen")
+}
+
 fn extra<'a>(
     config: &CheckpointConfig,
     checkpoint: &'a Checkpoint,
@@ -189,9 +194,7 @@ fn extra<'a>(
     let mut extra = BTreeMap::new();
     let mut sealed = Vec::new();
     for (key, value) in &checkpoint.extra {
-        let own =
-            matches!(&**key, "v" | "ts" | "id" | "channel_values" | "channel_versions" | "versions_seen");
-        if own || (&**key == "updated_channels" && checkpoint.updated_channels.is_some()) {
+        if is_own(key) || (&**key == "updated_channels" && checkpoint.updated_channels.is_some()) {
             continue;
         }
         if &**key == SEALED_FIELDS && codec.cipher.is_none() {
@@ -213,7 +216,7 @@ fn extra<'a>(
     Ok(extra)
 }
 
-fn raw(json: String) -> Result<Box<RawValue>> {
+pub(crate) fn raw(json: String) -> Result<Box<RawValue>> {
     RawValue::from_string(json)
         .map_err(|source| Error::codec("the field cannot be written as JSON").with_source(source))
 }
@@ -320,7 +323,7 @@ pub(crate) fn decode(document: &[u8], codec: &ValueCodec) -> Result<Checkpoint> 
     Ok(checkpoint)
 }
 
-fn from_json<'a, T: serde::Deserialize<'a>>(json: &'a [u8]) -> Result<T> {
+pub(crate) fn from_json<'a, T: serde::Deserialize<'a>>(json: &'a [u8]) -> Result<T> {
     // The parser's message could quote stored values.
     serde_json::from_slice(json).map_err(|error| {
         Error::codec("the stored checkpoint does not have LangGraph's shape").with("column", error.column())

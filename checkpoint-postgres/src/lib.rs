@@ -83,11 +83,13 @@
 //! | `get_tuple` | 1 | 1; each value is looked up by its whole key |
 //! | `list` | 1 per page | the first page has up to 16 tuples, later ones up to 128 or 4 MiB; a value that several checkpoints of a page share is sent once. Without a thread and a namespace each page sorts the keys of all matching rows: there is no index on ids alone |
 //! | `list_threads` | 1 per 128 threads | 1 each; jumps from thread to thread in the index. A prefix is found in the index where the database sorts by bytes (collation `C`, `C.UTF-8`); elsewhere it jumps over all threads. With state it also reads the metadata of one checkpoint per thread, which channels it set, and the tasks of its writes, but no value. `status`, `filter`, `active_since` and `idle_since` are applied to the threads that were read |
+//! | `list_thread_ids` | 1 per 128 threads | 1 each; jumps from thread to thread in the indexes of all tables |
 //! | `delete_thread` | 1 | 3: a pipelined transaction. One more round trip the first time in a process that did not run `setup()` |
 //! | `get_delta_channel_history` | 1 per 1,024 ancestors | |
 //! | `copy_thread` | 7 | the rows do not leave the server, except for values and writes that AES-GCM bound to their row: 1 more for each of them, and 1 more for each batch of up to 32 values or 32 writes |
 //! | `prune` | per thread 5, and per namespace 2 and 1 per 1,024 ancestors read; to delete threads 1 each | |
 //! | `delete_for_runs` | 6; 3 if no checkpoint belongs to these runs | reads the metadata of the whole table: there is no index on runs. For more than 256 threads it locks the tables, which blocks all writers |
+//! | `rekey` | 4 if there is nothing to seal; 1 for a dry run | counts the values, then reads those that the sealing key has not sealed: one statement each for values, documents and writes per 32 of them or 4 MiB. 1 more for each of these batches that has something to store: a pipelined transaction with a statement for each value or document. 1 more to count again, and 1 for each batch of documents that have an inline `true`, which marks a snapshot if its value is a blob. With AES-EAX a dry run reads the values, too |
 //! | `setup` | 5 once the tables exist | |
 //!
 //! Without a number of statements, each round trip is one statement. BEGIN and COMMIT are counted, too.
@@ -102,8 +104,11 @@
 //! Every change is one transaction (`prune` has one per thread): atomic, and visible to every later read. A read sees one
 //! state of the database; a listing one per page. Calls that change many rows of a thread (`delete_thread`, `prune`,
 //! `copy_thread`, `delete_for_runs`) take its advisory lock (class 1667985524) exclusively, `put` and `put_writes` take it
-//! shared. This prevents deadlocks, and no checkpoint names a value that is being deleted. Python's writers take no such
-//! lock.
+//! shared, as does `rekey` for each batch that it stores. This prevents deadlocks, and no checkpoint names a value that is
+//! being deleted. Python's writers take no such lock.
+//!
+//! `rekey` reads and seals a batch without a transaction, then stores each value only if its row is as it was read; rows
+//! that changed are read again. Each batch is one transaction.
 //!
 //! A `put` with `ParentIsLatest`, a step key or a lease also takes a lock (class 1668314484) that all such calls on the
 //! thread take, so it sees what they have stored. A plain `put` takes no such lock: one that runs at the same moment is not
@@ -123,7 +128,9 @@
 //!
 //! With a [`Cipher`](checkpoint_core::Cipher) every channel value and every write is encrypted, including scalars: they are
 //! then stored in `checkpoint_blobs`, where Python with the same key reads them (AES-EAX only). Fields of a checkpoint that
-//! LangGraph does not have are encrypted in the document. Not encrypted are thread ids, namespaces, checkpoint ids
+//! LangGraph does not have are encrypted in the document. `rekey` does all that with values that were stored without a
+//! cipher. An inline value whose channel has no version in its checkpoint cannot become a blob, and is counted as plain. Python stores scalars in plain, also with
+//! its cipher. Not encrypted are thread ids, namespaces, checkpoint ids
 //! and parents, task ids and paths, channel names and versions, the time, which channels hold a delta snapshot, type
 //! tags, and all of the metadata.
 //!
@@ -146,6 +153,7 @@ mod document;
 mod leases;
 mod lock;
 mod read;
+mod rekey;
 mod row;
 mod saver;
 mod schema;

@@ -259,6 +259,14 @@ fn state(row: &Row) -> Result<ThreadState> {
     Ok(ThreadState::new(checkpoint_id, metadata, status))
 }
 
+/// Reads one page of thread ids, also those of threads without checkpoints. Not on the replica, which may lack some.
+pub(crate) async fn list_thread_ids(shared: &Shared, after: Option<&str>, count: usize) -> Result<Vec<Str>> {
+    after.map_or(Ok(()), |after| check_text("after", after))?;
+    let limit = i64::try_from(count).unwrap_or(i64::MAX);
+    let rows = shared.database.query(&shared.sql.list_thread_ids, &params![TEXT: after; INT8: limit]).await?;
+    rows.iter().map(|row| text(row, 0)).collect()
+}
+
 /// A listing that is read page by page.
 #[derive(Debug)]
 pub(crate) struct Listing {

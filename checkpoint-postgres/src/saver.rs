@@ -5,12 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint_core::backend::{Operation, pages, thread_pages};
+use checkpoint_core::backend::{Operation, pages, thread_id_pages, thread_pages};
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointLayout, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics,
-    InlineScalars, Lease, ListQuery, PruneStrategy, PutOptions, PutWritesOptions, Result, SaverCapabilities,
-    Str, ThreadInfo, ThreadQuery, async_trait,
+    InlineScalars, Lease, ListQuery, PruneStrategy, PutOptions, PutWritesOptions, RekeyOptions, RekeyReport,
+    Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
 };
 use common_postgres::deadpool_postgres::Pool;
 use common_postgres::{BACKEND, ConnectionSource, PostgresConfig};
@@ -18,6 +18,7 @@ use common_postgres::{BACKEND, ConnectionSource, PostgresConfig};
 use crate::PostgresSaverBuilder;
 use crate::leases;
 use crate::read::{self, Listing};
+use crate::rekey;
 use crate::shared::Shared;
 use crate::write;
 
@@ -115,6 +116,18 @@ impl BaseCheckpointSaver for PostgresSaver {
         })
     }
 
+    fn list_thread_ids(&self, query: ThreadQuery) -> BoxStream<'static, Result<Str>> {
+        let shared = Arc::clone(&self.shared);
+        thread_id_pages(query, THREADS_PAGE, move |after, count| {
+            let shared = Arc::clone(&shared);
+            async move {
+                let operation = Operation::list_thread_ids(after.as_deref(), count);
+                let read = read::list_thread_ids(&shared, after.as_deref(), count);
+                shared.calls.run(operation, read).await
+            }
+        })
+    }
+
     async fn put_with(
         &self,
         config: &CheckpointConfig,
@@ -188,6 +201,11 @@ impl BaseCheckpointSaver for PostgresSaver {
 
     async fn release_lease(&self, lease: &Lease) -> Result<()> {
         self.shared.calls.run(Operation::release_lease(lease), leases::release(&self.shared, lease)).await
+    }
+
+    async fn rekey(&self, thread_id: &str, options: RekeyOptions) -> Result<RekeyReport> {
+        let rekey = rekey::rekey(&self.shared, thread_id, options);
+        self.shared.calls.run(Operation::rekey(thread_id, options), rekey).await
     }
 
     async fn close(&self) -> Result<()> {

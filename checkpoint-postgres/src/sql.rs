@@ -1,5 +1,7 @@
 //! The statements. Each finds its rows by a primary key; tests check the plans.
 
+pub(crate) mod rekey;
+
 use checkpoint_core::backend::ListConditions;
 use common_postgres::quote;
 
@@ -176,6 +178,32 @@ statements! { |s|
     );
     list_threads: "list_threads" = threads::list(s);
     list_threads_with_state: "list_threads" = threads::list_with_state(s);
+    /// Jumps from thread to thread in the indexes of all tables.
+    list_thread_ids: "list_thread_ids" = {
+        let first = |table: &str, condition: &str| format!(
+            "(SELECT thread_id FROM {s}{table} WHERE {condition} ORDER BY thread_id LIMIT 1)"
+        );
+        let least = |condition: &str| format!(
+            "least({})", ["checkpoints", "checkpoint_blobs", "checkpoint_writes"].map(|table| first(table, condition)).join(", ")
+        );
+        format!(
+            "WITH RECURSIVE threads AS (SELECT {} AS id UNION ALL SELECT {} FROM threads t WHERE t.id IS NOT NULL) \
+             SELECT id FROM threads WHERE id IS NOT NULL LIMIT $2",
+            least("$1::text IS NULL OR thread_id > $1"),
+            least("thread_id > t.id"),
+        )
+    };
+    count_values: "rekey" = rekey::count_values(s);
+    first_blobs: "rekey" = rekey::blobs(s, true);
+    next_blobs: "rekey" = rekey::blobs(s, false);
+    first_writes: "rekey" = rekey::writes(s, true);
+    next_writes: "rekey" = rekey::writes(s, false);
+    first_documents: "rekey" = rekey::documents(s, true);
+    next_documents: "rekey" = rekey::documents(s, false);
+    marked_blobs: "rekey of a value" = rekey::marked_blobs(s);
+    rekey_blob: "rekey of a value" = rekey::set_blob(s);
+    rekey_write: "rekey of a value" = rekey::set_write(s);
+    rekey_document: "rekey of a value" = rekey::set_document(s);
     history: "get_delta_channel_history" = history(s, &format!(
         "CASE WHEN $3::text IS NULL THEN ({}) ELSE ({}) END",
         latest(s, "parent_checkpoint_id"),

@@ -72,12 +72,13 @@
 //! | `acquire_lease`, `renew_lease`, `release_lease` | one `IMMEDIATE`, shared with other waiting writes |
 //! | `get_tuple` | one read transaction of two statements |
 //! | `list` | one read transaction per page; the first has up to 8 tuples, later ones up to 128 or 4 MiB |
-//! | `list_threads` | one read transaction per 128 threads, a few index lookups per thread; a prefix is a range of the index |
+//! | `list_threads`, `list_thread_ids` | one read transaction per 128 threads, a few index lookups per thread; a prefix is a range of the index |
 //! | `list_threads` with states | one read transaction per page of up to 128 threads or 4 MiB; it decodes one checkpoint per thread and its writes |
 //! | `get_delta_channel_history` | one read transaction, two statements per ancestor up to the seed |
 //! | `delete_for_runs` | one `IMMEDIATE` that reads the metadata of the whole file: there is no index on runs |
 //! | `copy_thread` | one `IMMEDIATE` |
 //! | `prune` | one `IMMEDIATE` per thread |
+//! | `rekey` | one read transaction to count the values; if it seals, one per 4 MiB or 256 values to read and seal them, one `IMMEDIATE`, shared with other waiting writes, to store them, and one to count again |
 //! | `setup` | none if the tables exist, else one `IMMEDIATE` |
 //!
 //! One thread writes, and several read (see [`SqliteSaverBuilder::readers`]); no async runtime is needed. Concurrent
@@ -137,6 +138,7 @@ mod connection;
 mod error;
 mod lease;
 mod read;
+mod rekey;
 mod row;
 mod saver;
 mod schema;

@@ -328,6 +328,23 @@ fn next_threads(
     Ok(false)
 }
 
+/// Reads one page of thread ids, also those of threads that have only writes.
+pub(crate) fn list_thread_ids(open: &Open, after: Option<&Str>, count: usize) -> Result<Vec<Str>> {
+    open.snapshot(|open| {
+        let mut page: Vec<Str> = Vec::new();
+        while page.len() < count {
+            let first = |row: &Row<'_>| row::optional_text(row, 0);
+            let found = match page.last().or(after) {
+                None => query_one(open, sql::FIRST_THREAD_ID, (), first),
+                Some(after) => query_one(open, sql::NEXT_THREAD_ID, [&**after], first),
+            };
+            let Some(thread_id) = found?.flatten() else { break };
+            page.push(thread_id);
+        }
+        Ok(page)
+    })
+}
+
 /// The namespaces of a thread in which there is a checkpoint.
 pub(crate) fn namespaces(open: &Open, thread_id: &str) -> Result<Vec<Str>> {
     let first = |row: &Row<'_>| row::text(row, 0);

@@ -5,18 +5,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint_core::backend::{Decision, Operation, PreparedWrites, pages, thread_pages};
+use checkpoint_core::backend::{Decision, Operation, PreparedWrites, pages, thread_id_pages, thread_pages};
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics, Lease, ListQuery,
-    PruneStrategy, PutOptions, PutWritesOptions, Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery,
-    async_trait,
+    PruneStrategy, PutOptions, PutWritesOptions, RekeyOptions, RekeyReport, Result, SaverCapabilities, Str,
+    ThreadInfo, ThreadQuery, async_trait,
 };
 
 use crate::SqliteSaverBuilder;
 use crate::error::BACKEND;
 use crate::lease;
 use crate::read::{self, Listing};
+use crate::rekey;
 use crate::worker::Workers;
 use crate::write::{self, CheckpointRow};
 
@@ -83,6 +84,18 @@ impl BaseCheckpointSaver for SqliteSaver {
                 let read = workers.read(move |config, open| {
                     read::list_threads(config, open, &query, after.as_ref(), count)
                 });
+                workers.calls.run(operation, read).await
+            }
+        })
+    }
+
+    fn list_thread_ids(&self, query: ThreadQuery) -> BoxStream<'static, Result<Str>> {
+        let workers = Arc::clone(&self.workers);
+        thread_id_pages(query, THREADS_PAGE, move |after, count| {
+            let workers = Arc::clone(&workers);
+            async move {
+                let operation = Operation::list_thread_ids(after.as_deref(), count);
+                let read = workers.read(move |_, open| read::list_thread_ids(open, after.as_ref(), count));
                 workers.calls.run(operation, read).await
             }
         })
@@ -230,6 +243,11 @@ impl BaseCheckpointSaver for SqliteSaver {
             self.workers.write(0, Box::new(move |_, open| lease::release(open, &released))).await
         };
         self.workers.calls.run(Operation::release_lease(lease), release).await
+    }
+
+    async fn rekey(&self, thread_id: &str, options: RekeyOptions) -> Result<RekeyReport> {
+        let rekey = rekey::rekey(&self.workers, thread_id, options);
+        self.workers.calls.run(Operation::rekey(thread_id, options), rekey).await
     }
 
     async fn close(&self) -> Result<()> {

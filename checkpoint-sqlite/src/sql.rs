@@ -180,6 +180,52 @@ pub(crate) const NEXT_NAMESPACE: &str = "SELECT checkpoint_ns FROM checkpoints \
 pub(crate) const LATEST_ID: &str = "SELECT checkpoint_id FROM checkpoints \
     WHERE thread_id = ?1 AND checkpoint_ns = ?2 ORDER BY checkpoint_id DESC LIMIT 1";
 
+// The same over both tables: threads may have only writes.
+
+pub(crate) const FIRST_THREAD_ID: &str = "SELECT min(thread_id) FROM (\
+    SELECT * FROM (SELECT thread_id FROM checkpoints ORDER BY thread_id LIMIT 1) UNION ALL \
+    SELECT * FROM (SELECT thread_id FROM writes ORDER BY thread_id LIMIT 1))";
+pub(crate) const NEXT_THREAD_ID: &str = "SELECT min(thread_id) FROM (\
+    SELECT * FROM (SELECT thread_id FROM checkpoints WHERE thread_id > ?1 ORDER BY thread_id LIMIT 1) UNION ALL \
+    SELECT * FROM (SELECT thread_id FROM writes WHERE thread_id > ?1 ORDER BY thread_id LIMIT 1))";
+
+/// The type and the first `?2` bytes of each value of a thread. A row of the type `empty` has no value.
+pub(crate) const SELECT_HEADS: &str = "SELECT type, substr(checkpoint, 1, ?2) FROM checkpoints \
+    WHERE thread_id = ?1 AND type IS NOT 'empty' UNION ALL \
+    SELECT type, substr(value, 1, ?2) FROM writes WHERE thread_id = ?1 AND type IS NOT 'empty'";
+
+/// The checkpoints of a thread from a key on, or after it.
+pub(crate) fn select_checkpoints_to_rekey(includes_key: bool) -> String {
+    format!(
+        "SELECT checkpoint_ns, checkpoint_id, type, checkpoint FROM checkpoints \
+         WHERE thread_id = ?1 AND (checkpoint_ns, checkpoint_id) {} (?2, ?3) AND type IS NOT 'empty' \
+         ORDER BY checkpoint_ns, checkpoint_id",
+        at_least(includes_key)
+    )
+}
+
+/// The writes of a thread from a key on, or after it.
+pub(crate) fn select_writes_to_rekey(includes_key: bool) -> String {
+    format!(
+        "SELECT checkpoint_ns, checkpoint_id, type, value, task_id, idx, channel FROM writes \
+         WHERE thread_id = ?1 AND (checkpoint_ns, checkpoint_id, task_id, idx) {} (?2, ?3, ?4, ?5) \
+         AND type IS NOT 'empty' ORDER BY checkpoint_ns, checkpoint_id, task_id, idx",
+        at_least(includes_key)
+    )
+}
+
+const fn at_least(includes_key: bool) -> &'static str {
+    if includes_key { ">=" } else { ">" }
+}
+
+// These change a row only if it is as it was read. Old writers stored some bytes as text.
+
+pub(crate) const REKEY_CHECKPOINT: &str = "UPDATE checkpoints SET type = ?4, checkpoint = ?5 \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3 AND type IS ?6 AND CAST(checkpoint AS BLOB) IS ?7";
+pub(crate) const REKEY_WRITE: &str = "UPDATE writes SET type = ?4, value = ?5 \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3 AND task_id = ?8 AND idx = ?9 \
+    AND channel = ?10 AND type IS ?6 AND CAST(value AS BLOB) IS ?7";
+
 /// One page of a listing's keys. All columns are in the index of the primary key, so no row is read.
 pub(crate) fn select_keys(page: ListConditions) -> String {
     let conditions = [
@@ -240,6 +286,12 @@ mod tests {
             let plan = plan(&connection, sql);
             assert!(plan.contains("COVERING INDEX") && !plan.contains("B-TREE"), "{sql}: {plan}");
         }
+        for sql in [FIRST_THREAD_ID, NEXT_THREAD_ID] {
+            let plan = plan(&connection, sql);
+            assert!(plan.matches("COVERING INDEX").count() == 2 && !plan.contains("B-TREE"), "{sql}: {plan}");
+        }
+        let heads = plan(&connection, SELECT_HEADS);
+        assert!(heads.matches("SEARCH").count() == 2 && !heads.contains("SCAN"), "{heads}");
         let by_key = [
             SELECT_CHECKPOINT,
             SELECT_LATEST_CHECKPOINT,
@@ -259,6 +311,12 @@ mod tests {
             DELETE_THREAD_CHECKPOINTS,
             DELETE_THREAD_WRITES,
             CLEAR_PARENT,
+            REKEY_CHECKPOINT,
+            REKEY_WRITE,
+            &select_checkpoints_to_rekey(true),
+            &select_checkpoints_to_rekey(false),
+            &select_writes_to_rekey(true),
+            &select_writes_to_rekey(false),
             SELECT_CHECKPOINT_IDS,
             SELECT_WRITE_CHECKPOINT_IDS,
         ];

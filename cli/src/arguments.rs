@@ -159,6 +159,29 @@ Examples:
         #[command(flatten)]
         consent: Consent,
     },
+    /// Encrypt all values of threads again with the newest key, in place; also values that are not encrypted yet.
+    ///
+    /// The first --gcm-key (or --key-file, if there is none) encrypts, all keys decrypt. Prints how many values are encrypted
+    /// with which key. Values of the newest key are left as they are, so an interrupted run can be repeated, and agents may
+    /// go on meanwhile: switch them to the newest key first. A thread that fails is reported, with the missing key's id, and
+    /// the others are done. Python can only read values of a --key-file.
+    #[command(after_help = "\
+Examples:
+  ckpt rekey --dry-run
+  ckpt rekey --gcm-key 2026-11=new.key --gcm-key 2025-11=old.key
+  ckpt rekey --gcm-key 2026-11=new.key --key-file python.key my-thread
+  ckpt rekey --key-file new.key --old-key-file old.key")]
+    Rekey {
+        /// The threads; all by default, also those with only pending writes.
+        #[arg(value_name = "THREAD")]
+        threads: Vec<String>,
+        /// Change nothing; report which keys are in use. Needs no key.
+        #[arg(long)]
+        dry_run: bool,
+        /// Like --key-file, a former AES key that only decrypts. May be repeated.
+        #[arg(long, value_name = "FILE")]
+        old_key_file: Vec<PathBuf>,
+    },
     /// Long-term memory: put, get, delete and search items, and manage their store. Needs PostgreSQL.
     #[command(subcommand)]
     Store(StoreCommand),

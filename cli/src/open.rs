@@ -2,7 +2,7 @@
 
 mod store;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use checkpoint_core::cipher::AES_KEY_VARIABLE;
@@ -43,6 +43,24 @@ pub(crate) fn saver(options: &Options, sealed: Sealed) -> Result<Saver> {
         other => other,
     };
     open(url(options)?, cipher, sealed)
+}
+
+/// Opens the database that the options name, with the keys that they name and former AES keys.
+pub(crate) fn saver_with_old_keys(
+    options: &Options,
+    old_key_files: &[PathBuf],
+) -> Result<(Saver, Option<Cipher>)> {
+    let mut cipher = cipher(&Keys::of_every_command(options))?;
+    for file in old_key_files {
+        let with = cipher
+            .ok_or_else(|| {
+                Failure::usage("--old-key-file only decrypts; give the new key by --key-file or --gcm-key")
+            })?
+            .with_aes_decryption_key(&key(file)?);
+        cipher = Some(with.map_err(named(&format!("the key file {}", file.display())))?);
+    }
+    let saver = open(url(options)?, cipher.clone(), Sealed::Refuse)?;
+    Ok((saver, cipher))
 }
 
 /// The `--url` option, required by every command on a database.
@@ -165,10 +183,6 @@ pub(crate) fn cipher(keys: &Keys<'_>) -> Result<Option<Cipher>> {
         None => std::env::var_os(AES_KEY_VARIABLE)
             .map(|key| (key.into_encoded_bytes(), AES_KEY_VARIABLE.to_owned())),
     };
-    let named = |from: &str| {
-        let from = from.to_owned();
-        move |error: checkpoint_core::Error| Failure::usage(format!("{from}: {error}"))
-    };
     let mut cipher: Option<Cipher> = None;
     for given in keys.gcm {
         let (id, file) = given.split_once('=').ok_or_else(|| {
@@ -190,6 +204,12 @@ pub(crate) fn cipher(keys: &Keys<'_>) -> Result<Option<Cipher>> {
         (None, Some((key, from))) => Some(Cipher::aes(&key).map_err(named(&from))?),
         (cipher, None) => cipher,
     })
+}
+
+/// Names the source of an invalid key.
+fn named(from: &str) -> impl Fn(checkpoint_core::Error) -> Failure + use<> {
+    let from = from.to_owned();
+    move |error| Failure::usage(format!("{from}: {error}"))
 }
 
 fn key(file: &Path) -> Result<Vec<u8>> {

@@ -4,13 +4,14 @@
 
 mod shared;
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value as Json;
 
-use shared::{Golden, ckpt, failure, key_file, text};
+use shared::{Golden, ckpt, failure, key_file, rows, text};
 
 #[test]
 fn history_has_every_checkpoint_of_a_thread_that_python_wrote() {
@@ -184,6 +185,94 @@ fn threads_are_copied_pruned_and_deleted() {
     golden.text(&["prune", "--all", "--strategy", "delete", "--yes"]);
     assert!(threads(&golden).is_empty());
     assert_eq!(golden.text(&["threads"]), "0 threads\n");
+}
+
+/// The numbers of `ckpt rekey --json`: values by key id or cipher, sealed again, left, and failed threads.
+fn rekeyed(output: &std::process::Output) -> (BTreeMap<String, u64>, [u64; 3]) {
+    let line: Json = serde_json::from_slice(&output.stdout).unwrap();
+    let name = |key: &Json| {
+        let name = key["key_id"].as_str().or_else(|| key["cipher"].as_str()).unwrap_or("plain");
+        (name.to_owned(), key["values"].as_u64().unwrap())
+    };
+    let keys = line["keys"].as_array().unwrap().iter().map(name).collect();
+    (keys, ["resealed", "remaining", "failed"].map(|field| line[field].as_u64().unwrap()))
+}
+
+/// The steps of a key rotation: from plain and Python's AES to one GCM key, and from that to another.
+#[test]
+fn keys_are_rotated() {
+    let golden = Golden::new();
+    let python = key_file(golden.directory.path()).display().to_string();
+    let gcm = |id: &str, byte: u8| {
+        let path = golden.directory.path().join(id);
+        std::fs::write(&path, [byte; 32]).unwrap();
+        format!("{id}={}", path.display())
+    };
+    let (old, new) = (gcm("old", 1), gcm("new", 2));
+    let rekey = |arguments: &[&str]| golden.run(&[&["rekey", "--json"], arguments].concat());
+
+    golden.text(&["setup"]);
+    // Which keys are in use, without any key.
+    let before = rows(&golden.path);
+    let (keys, counts) = rekeyed(&rekey(&["--dry-run"]));
+    assert!(keys.keys().eq(["aes", "plain"]) && counts[0] == 0, "{keys:?}");
+    let total: u64 = keys.values().sum();
+    assert!(golden.text(&["rekey", "--dry-run"]).contains("AES-EAX, no key id"));
+    assert!(failure(&rekey(&[]), 2).contains("--dry-run"));
+    assert!(failure(&rekey(&["--old-key-file", &python]), 2).contains("--gcm-key"));
+    assert_eq!(rows(&golden.path), before);
+
+    // Without Python's key, its thread fails and the others are done.
+    let failed = rekey(&["--gcm-key", &old]);
+    assert!(failure(&failed, 6).contains("enc-1"));
+    let (keys, counts) = rekeyed(&failed);
+    assert!(
+        keys.keys().eq(["old"]) && counts[0] == keys["old"] && counts[1..] == [0, 1],
+        "{keys:?} {counts:?}"
+    );
+    let done = rekey(&["--gcm-key", &old, "--key-file", &python]);
+    assert_eq!(rekeyed(&done).0, [("old".to_owned(), total)].into());
+    assert!(done.status.success() && rekeyed(&done).1[1..] == [0, 0]);
+    let expected = golden.text(&["show", "enc-1", "--json", "--gcm-key", &old]);
+
+    // One thread, then all without the old key: the missing key id is named, and nothing of a thread is changed.
+    let one = golden.text(&["rekey", "rich-1", "--gcm-key", &new, "--gcm-key", &old]);
+    assert!(one.contains("key id new") && one.contains("1 thread,"), "{one}");
+    let before = rows(&golden.path);
+    let without = rekey(&["--gcm-key", &new]);
+    let shown = String::from_utf8(without.stderr.clone()).unwrap();
+    assert_eq!((without.status.code(), shown.matches("key_id=\"old\"").count()), (Some(1), 5), "{shown}");
+    assert_eq!(rekeyed(&without).1, [0, 0, 5]);
+    assert_eq!(rows(&golden.path), before);
+
+    let done = rekey(&["--gcm-key", &new, "--gcm-key", &old]);
+    assert!(done.status.success());
+    assert_eq!(rekeyed(&rekey(&["--dry-run"])).0, [("new".to_owned(), total)].into());
+    assert_eq!(rekeyed(&rekey(&["--gcm-key", &new])).1, [0, 0, 0], "nothing to do");
+    assert_eq!(golden.text(&["show", "enc-1", "--json", "--gcm-key", &new]), expected);
+    assert!(
+        failure(&golden.run(&["show", "enc-1", "--channel", "log", "--gcm-key", &old]), 6).contains("new")
+    );
+    assert!(failure(&rekey(&["nobody", "--gcm-key", &new]), 3).contains("nobody"));
+}
+
+#[test]
+fn one_aes_key_is_replaced_by_another() {
+    let golden = Golden::new();
+    let old = key_file(golden.directory.path()).display().to_string();
+    let new = golden.directory.path().join("new");
+    std::fs::write(&new, [7; 16]).unwrap();
+    let new = new.display().to_string();
+    let expected = golden.text(&["show", "enc-1", "--json", "--key-file", &old]);
+    let dry = rekeyed(&golden.run(&["rekey", "enc-1", "--json", "--dry-run", "--key-file", &new]));
+    assert_eq!(dry.1, [0, dry.0["aes"], 0], "another AES key has sealed all of them");
+    let wrong = golden.run(&["rekey", "enc-1", "--key-file", &new]);
+    assert!(failure(&wrong, 6).contains("enc-1"));
+    let done = golden.run(&["rekey", "enc-1", "--json", "--key-file", &new, "--old-key-file", &old]);
+    assert_eq!(rekeyed(&done), (dry.0.clone(), [dry.0["aes"], 0, 0]));
+    assert_eq!(golden.text(&["show", "enc-1", "--json", "--key-file", &new]), expected);
+    let dry = rekeyed(&golden.run(&["rekey", "enc-1", "--json", "--dry-run", "--key-file", &new]));
+    assert_eq!(dry.1, [0, 0, 0]);
 }
 
 #[test]

@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         rows_come_back_byte_by_byte,
         a_repeatedly_killed_copy_completes,
         copies_can_encrypt_values,
+        keys_are_rotated,
         values_that_the_server_cannot_store_stop_one_thread,
         a_schema_is_a_separate_database,
         connection_strings_and_the_environment_are_heeded,
@@ -125,6 +126,41 @@ fn every_command_works_as_on_a_file(server: &Server) {
     assert!(failure(&run(database.url(), &["history", "copy"]), 3).contains("copy"));
     text(&run(database.url(), &["prune", "--all", "--strategy", "delete", "--yes"]));
     assert_eq!(text(&run(database.url(), &["threads"])), "0 threads\n");
+}
+
+fn keys_are_rotated(server: &Server) {
+    let database = database(server);
+    let golden = Golden::new();
+    let python = key_file(golden.directory.path()).display().to_string();
+    counts(&golden.url(), database.url(), &["--key-file", &python]);
+    let gcm = |id: &str, byte: u8| {
+        let path = golden.directory.path().join(id);
+        std::fs::write(&path, [byte; 32]).unwrap();
+        format!("{id}={}", path.display())
+    };
+    let (old, new) = (gcm("old", 1), gcm("new", 2));
+    let rekey = |arguments: &[&str]| -> Json {
+        let output = run(database.url(), &[&["rekey", "--json"], arguments].concat());
+        serde_json::from_str(&text(&output)).unwrap()
+    };
+    let show = |key: &[&str]| run(database.url(), &[&["show", "rich-1", "--json"], key].concat());
+    let expected = text(&show(&["--key-file", &python]));
+    for (keys, id) in [
+        (vec!["--gcm-key", &*old, "--key-file", &*python], "old"),
+        (vec!["--gcm-key", &*new, "--gcm-key", &*old], "new"),
+    ] {
+        let before = rekey(&["--dry-run"]);
+        let done = rekey(&keys);
+        let values = &before["keys"][0]["values"];
+        assert_eq!((&done["resealed"], &done["remaining"], &done["failed"]), (values, &0.into(), &0.into()));
+        let after = rekey(&["--dry-run"]);
+        assert_eq!(after["keys"].as_array().unwrap().len(), 1);
+        assert_eq!((after["keys"][0]["key_id"].as_str(), &after["keys"][0]["values"]), (Some(id), values));
+    }
+    assert_eq!(text(&show(&["--gcm-key", &new])), expected);
+    assert!(
+        failure(&run(database.url(), &["rekey", "rich-1", "--gcm-key", &old]), 6).contains("key_id=\"new\"")
+    );
 }
 
 fn copies_of_pythons_file_to_the_server_and_back_are_equal(server: &Server) {

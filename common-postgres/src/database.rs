@@ -255,7 +255,7 @@ impl Connection {
     }
 
     /// Runs SQL text without parameters and then statements, in a transaction of their own and in one round trip, as
-    /// [`execute_in_transaction`](Self::execute_in_transaction) does with one.
+    /// [`execute_in_transaction`](Self::execute_in_transaction) does with one. Returns how many rows each changed.
     ///
     /// # Errors
     /// The first error from the server; nothing was changed then.
@@ -266,7 +266,7 @@ impl Connection {
         &self,
         first: &str,
         statements: &[(&str, Vec<Param<'_>>)],
-    ) -> Result<()> {
+    ) -> Result<Vec<u64>> {
         let run = async || {
             let mut prepared = Vec::with_capacity(statements.len());
             if self.named_statements {
@@ -290,7 +290,7 @@ impl Connection {
                     }
                 })
                 .collect();
-            self.in_transaction(first, sent.try_collect::<Vec<u64>>()).await.map(|_| ())
+            self.in_transaction(first, sent.try_collect::<Vec<u64>>()).await
         };
         match run().await {
             Err(error) if self.clear_stale(&error) => run().await.map_err(convert),

@@ -100,7 +100,7 @@ impl<'a> PutRows<'a> {
         let statements = shared.sql.put(columns, shared.index.as_deref());
         let statements: Vec<_> =
             statements.iter().map(|(sql, params)| (sql.as_str(), params.list())).collect();
-        connection.execute_all_in_transaction(&self.locks(shared), &statements).await
+        connection.execute_all_in_transaction(&self.locks(shared), &statements).await.map(|_| ())
     }
 
     /// The statement that takes an exclusive advisory lock for each stripe of items, before any item is read. Sorted

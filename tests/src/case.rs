@@ -105,6 +105,7 @@ impl Suite for Savers {
             Need::CopyThread => capabilities.copy_thread,
             Need::Prune => capabilities.prune,
             Need::Leases => capabilities.leases,
+            Need::Rekey => capabilities.rekey,
             Need::Durable => capabilities.durable,
             Need::Filter(semantics) => capabilities.filter == semantics,
             Need::Target(facility) => target.offers(facility),
@@ -149,6 +150,8 @@ pub enum Need {
     Prune,
     /// The saver has leases.
     Leases,
+    /// The saver can `rekey`.
+    Rekey,
     /// The saver's data outlives its handle.
     Durable,
     /// The saver filters this way.
@@ -164,6 +167,7 @@ impl Display for Need {
             Self::CopyThread => f.write_str("the saver does not offer copy_thread"),
             Self::Prune => f.write_str("the saver does not offer prune"),
             Self::Leases => f.write_str("the saver does not offer leases"),
+            Self::Rekey => f.write_str("the saver does not offer rekey"),
             Self::Durable => f.write_str("the saver is not durable"),
             Self::Filter(semantics) => write!(f, "the saver does not filter by {semantics:?}"),
             Self::Target(facility) => write!(f, "the target does not offer {facility}"),
@@ -351,6 +355,19 @@ macro_rules! ensure_eq {
                         $crate::case::show(expected),
                     )));
                 }
+            }
+        }
+    };
+}
+
+/// Retries a call that conflicted with another writer, as callers are expected to.
+macro_rules! repeat {
+    ($call:expr) => {
+        loop {
+            match $call.await {
+                Err(error)
+                    if error.kind() == checkpoint_core::ErrorKind::Conflict && error.is_retryable() => {}
+                other => break other,
             }
         }
     };

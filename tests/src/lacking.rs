@@ -37,6 +37,10 @@ macro_rules! delegating {
             self.0.list_threads(query)
         }
 
+        fn list_thread_ids(&self, query: ThreadQuery) -> BoxStream<'static, Result<Str>> {
+            self.0.list_thread_ids(query)
+        }
+
         async fn put_with(
             &self,
             config: &CheckpointConfig,
@@ -91,6 +95,7 @@ delegating! {
         capabilities.copy_thread = false;
         capabilities.prune = false;
         capabilities.leases = false;
+        capabilities.rekey = false;
         capabilities
     }
 }
@@ -99,7 +104,7 @@ delegating! {
 mod tests {
     use std::sync::Arc;
 
-    use checkpoint_core::{Error, FilterSemantics, InMemorySaver, PruneStrategy};
+    use checkpoint_core::{Error, FilterSemantics, InMemorySaver, PruneStrategy, RekeyOptions, RekeyReport};
 
     use super::*;
     use crate::{Facility, OpenOptions, Report, Target, run_cases};
@@ -119,6 +124,7 @@ mod tests {
         PruneIsHidden,
         CopyIsHidden,
         DeleteForRunsIsHidden,
+        RekeyIsHidden,
         /// It declares that checkpoints outlive the process.
         Durable,
         /// It declares the other filter semantics.
@@ -165,6 +171,13 @@ mod tests {
                 Lie::PruneDoesNothing => Ok(()),
                 Lie::PruneIsMissing => Err(Error::unsupported(self.backend(), "prune")),
                 _ => self.0.prune(thread_ids, strategy).await,
+            }
+        }
+
+        async fn rekey(&self, thread_id: &str, options: RekeyOptions) -> Result<RekeyReport> {
+            match self.1 {
+                Lie::RekeyIsHidden => Ok(RekeyReport::default()),
+                _ => self.0.rekey(thread_id, options).await,
             }
         }
     }
@@ -220,7 +233,7 @@ mod tests {
             .unwrap()
     }
 
-    const OPTIONAL: [&str; 3] = ["delete_for_runs", "copy_thread", "prune"];
+    const OPTIONAL: [&str; 4] = ["delete_for_runs", "copy_thread", "prune", "rekey"];
 
     #[tokio::test]
     async fn a_saver_that_lacks_the_optional_operations_passes() {
@@ -240,7 +253,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_saver_with_false_capabilities_fails() {
-        let cases: [(Lie, &str, usize); 11] = [
+        let cases: [(Lie, &str, usize); 12] = [
             (Lie::PruneDoesNothing, "prune", 5),
             (Lie::CopyDoesNothing, "copy_thread", 5),
             (Lie::DeleteForRunsDoesNothing, "delete_for_runs", 3),
@@ -250,6 +263,7 @@ mod tests {
             (Lie::PruneIsHidden, "invalid", 1),
             (Lie::CopyIsHidden, "invalid", 1),
             (Lie::DeleteForRunsIsHidden, "invalid", 1),
+            (Lie::RekeyIsHidden, "invalid", 1),
             (Lie::Durable, "setup", 1),
             (Lie::Filter, "filters", 1),
         ];

@@ -102,6 +102,11 @@ pub enum Call {
         /// How many.
         threads: usize,
     },
+    /// The same of thread ids.
+    ListThreadIds {
+        /// How many.
+        threads: usize,
+    },
     /// A `delete_thread`.
     DeleteThread,
     /// A `get_delta_channel_history` that walks over this many ancestors to the root.
@@ -132,6 +137,18 @@ pub enum Call {
     DeleteForRuns {
         /// The number of threads with the run; a few.
         threads: usize,
+    },
+    /// A `rekey` of values that another key has sealed.
+    Rekey {
+        /// How many values.
+        values: usize,
+        /// How many writes.
+        writes: usize,
+    },
+    /// A `rekey` that finds nothing to seal, or a dry run of one.
+    RekeyNothing {
+        /// Whether it is a dry run.
+        dry_run: bool,
     },
     /// A `setup` of a database that is set up.
     Setup,

@@ -9,7 +9,7 @@ use tracing::{Instrument, Span, debug_span};
 
 use super::telemetry::{CallMetrics, Component, Name};
 use crate::store::Op;
-use crate::{CheckpointConfig, Error, ErrorKind, Lease, ListQuery, Result};
+use crate::{CheckpointConfig, Error, ErrorKind, Lease, ListQuery, RekeyOptions, Result};
 
 /// A call's name and span.
 #[derive(Debug)]
@@ -73,6 +73,11 @@ impl Operation {
         )
     }
 
+    /// One page of `list_thread_ids`: up to this many threads after the given one.
+    pub fn list_thread_ids(after: Option<&str>, limit: usize) -> Self {
+        operation!(Name::ListThreadIds, after = after, limit = limit)
+    }
+
     /// One page of `list_threads`: up to this many threads after the given one.
     pub fn list_threads(after: Option<&str>, limit: usize) -> Self {
         operation!(Name::ListThreads, after = after, limit = limit)
@@ -132,6 +137,11 @@ impl Operation {
     /// `prune` with the number of threads.
     pub fn prune(thread_ids: &[&str]) -> Self {
         operation!(Name::Prune, threads = thread_ids.len())
+    }
+
+    /// `rekey` of a thread.
+    pub fn rekey(thread_id: &str, options: RekeyOptions) -> Self {
+        operation!(Name::Rekey, thread_id = thread_id, dry_run = options.dry_run)
     }
 
     /// `batch` of a store, under the name of its operation if it has only one.

@@ -9,8 +9,9 @@
 //!   [`PutWritesOptions::decide`](crate::PutWritesOptions::decide) decide conditional writes by what a backend found.
 //! * [`ValueCodec`] encrypts, decrypts and decodes values on their way to a row and back. [`CheckpointKey`] names the row.
 //! * [`segments`] splits long values into segments that versions share.
-//! * [`pages`] and [`thread_pages`] turn a function that reads one page into a stream; [`ListCursor`] is the position in a
-//!   listing.
+//! * [`Rekeying`] is what `rekey` does with each value.
+//! * [`pages`], [`thread_pages`] and [`thread_id_pages`] turn a function that reads one page into a stream; [`ListCursor`] is
+//!   the position in a listing.
 //! * [`Backoff`] decides whether and when a failed call is retried.
 //! * [`HistoryWalk`](crate::delta::HistoryWalk) and [`NeededAncestors`](crate::delta::NeededAncestors) walk over the
 //!   ancestors of a checkpoint.
@@ -21,6 +22,7 @@ mod associated_data;
 mod calls;
 mod key;
 mod paging;
+mod rekey;
 mod retry;
 pub mod segments;
 mod split;
@@ -33,7 +35,8 @@ pub use crate::status::is_trigger;
 pub use associated_data::AssociatedData;
 pub use calls::{Calls, Operation};
 pub use key::CheckpointKey;
-pub use paging::{ListConditions, ListCursor, Page, pages, thread_pages};
+pub use paging::{ListConditions, ListCursor, Page, pages, thread_id_pages, thread_pages};
+pub use rekey::Rekeying;
 pub use retry::{Backoff, jitter};
 pub use split::{BlobRow, Inline, SplitCheckpoint, SplitRules};
 pub use value_codec::ValueCodec;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use futures_util::stream::{self, BoxStream, StreamExt};
 
 use crate::{
-    CheckpointConfig, CheckpointTuple, FilterSemantics, ListQuery, Result, Str, ThreadInfo, ThreadQuery,
+    CheckpointConfig, CheckpointTuple, Error, FilterSemantics, ListQuery, Result, Str, ThreadInfo,
+    ThreadQuery,
 };
 
 /// The items of one page, and the cursor of the next page, if there is one. A page may be empty without being the last.
@@ -62,6 +63,36 @@ where
             threads.truncate(left);
             let left = left.saturating_sub(threads.len());
             Ok((threads, next.filter(|_| left > 0).map(|next| (Some(next), left))))
+        }
+    })
+}
+
+/// Streams the thread ids that match a query, from a function that takes a thread id and a limit, and reads the ids after
+/// that one. An id has no state and no time.
+pub fn thread_id_pages<F>(
+    query: ThreadQuery,
+    page_size: usize,
+    read: impl Fn(Option<Str>, usize) -> F + Send + 'static,
+) -> BoxStream<'static, Result<Str>>
+where
+    F: Future<Output = Result<Vec<Str>>> + Send + 'static,
+{
+    if query.needs_state() || query.active_since.is_some() || query.idle_since.is_some() {
+        let message = "thread ids can be listed by prefix only; use list_threads";
+        return stream::once(std::future::ready(Err(Error::invalid_argument(message)))).boxed();
+    }
+    let left = query.limit.unwrap_or(usize::MAX);
+    let prefix = query.prefix;
+    pages((left > 0).then_some((query.after, left)), move |(after, left)| {
+        let count = if prefix.is_some() { page_size } else { left.min(page_size) };
+        let (page, prefix) = (read(after, count), prefix.clone());
+        async move {
+            let mut page = page.await?;
+            let last = page.last().filter(|_| page.len() == count).cloned();
+            page.retain(|id| prefix.as_ref().is_none_or(|prefix| id.starts_with(&**prefix)));
+            page.truncate(left);
+            let left = left.saturating_sub(page.len());
+            Ok((page, last.filter(|_| left > 0).map(|last| (Some(last), left))))
         }
     })
 }
@@ -149,7 +180,6 @@ mod tests {
     use futures_util::TryStreamExt;
 
     use super::*;
-    use crate::Error;
 
     #[tokio::test]
     async fn pages_are_read_lazily_and_end_after_an_error() {

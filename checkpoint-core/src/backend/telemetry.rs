@@ -10,7 +10,7 @@
 //! | `db.system.name` | `postgresql`, `sqlite`, … |
 //! | `db.operation.name` | the operation, such as `get_tuple` |
 //! | `checkpoint.component` | `saver` or `store` |
-//! | `thread_id`, `checkpoint_ns`, `checkpoint_id`, `parent_checkpoint_id`, `task_id`, `source_thread_id`, `target_thread_id`, `before`, `after`, `limit` | the arguments of a saver's call that has them; `runs` and `threads` count ids |
+//! | `thread_id`, `checkpoint_ns`, `checkpoint_id`, `parent_checkpoint_id`, `task_id`, `source_thread_id`, `target_thread_id`, `before`, `after`, `limit`, `dry_run` | the arguments of a saver's call that has them; `runs` and `threads` count ids |
 //! | `namespace`, `key`, `limit` | the arguments of a store's call with one operation |
 //! | `db.operation.batch.size` | the number of operations of a store's `batch` with several or none |
 //! | `otel.status_code`, `error.type` | `ERROR` and the [`ErrorKind`] of a call that failed, such as `unavailable` |
@@ -97,6 +97,7 @@ pub(super) enum Name {
     GetTuple,
     List,
     ListThreads,
+    ListThreadIds,
     Put,
     PutWrites,
     DeleteThread,
@@ -107,6 +108,7 @@ pub(super) enum Name {
     AcquireLease,
     RenewLease,
     ReleaseLease,
+    Rekey,
     Get,
     Search,
     Delete,
@@ -117,7 +119,7 @@ pub(super) enum Name {
 }
 
 impl Name {
-    const COUNT: usize = 21;
+    const COUNT: usize = 22;
 
     pub(super) const fn as_str(self) -> &'static str {
         match self {
@@ -125,6 +127,7 @@ impl Name {
             Self::GetTuple => "get_tuple",
             Self::List => "list",
             Self::ListThreads => "list_threads",
+            Self::ListThreadIds => "list_thread_ids",
             Self::Put => "put",
             Self::PutWrites => "put_writes",
             Self::DeleteThread => "delete_thread",
@@ -135,6 +138,7 @@ impl Name {
             Self::AcquireLease => "acquire_lease",
             Self::RenewLease => "renew_lease",
             Self::ReleaseLease => "release_lease",
+            Self::Rekey => "rekey",
             Self::Get => "get",
             Self::Search => "search",
             Self::Delete => "delete",

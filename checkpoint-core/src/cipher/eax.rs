@@ -10,7 +10,7 @@ use super::AddressKeyName;
 use super::address::AddressKey;
 use crate::{Error, Result};
 
-pub(super) const NAME: &str = "aes";
+pub(super) use super::AES as NAME;
 
 const NONCE: usize = 16;
 const TAG: usize = 16;

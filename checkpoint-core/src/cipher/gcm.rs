@@ -12,7 +12,7 @@ use super::{GCM_FORMAT as FORMAT, GCM_NONCE as NONCE, GCM_TAG as TAG};
 use crate::backend::AssociatedData;
 use crate::{Error, Result, TypedBytes};
 
-pub(super) const NAME: &str = "aes256gcm";
+pub(super) use super::AES_GCM as NAME;
 
 #[derive(Clone)]
 pub(super) struct Key {
@@ -43,12 +43,17 @@ impl Key {
         AddressKey::named(NAME, &*self.key, name)
     }
 
-    pub(super) fn seal(&self, typed: &TypedBytes, row: &AssociatedData<'_>) -> Result<Bytes> {
-        let nonce: [u8; NONCE] = nonce()?;
-        let mut out = Vec::with_capacity(2 + self.id.len() + NONCE + typed.data.len() + TAG);
+    /// Appends the header, with which the values of this key begin, and no others.
+    pub(super) fn append_head(&self, out: &mut Vec<u8>) {
         out.push(FORMAT);
         out.push(u8::try_from(self.id.len()).unwrap_or_default());
         out.extend_from_slice(self.id.as_bytes());
+    }
+
+    pub(super) fn seal(&self, typed: &TypedBytes, row: &AssociatedData<'_>) -> Result<Bytes> {
+        let nonce: [u8; NONCE] = nonce()?;
+        let mut out = Vec::with_capacity(2 + self.id.len() + NONCE + typed.data.len() + TAG);
+        self.append_head(&mut out);
         let associated = associated(&out, &typed.tag, row);
         out.extend_from_slice(&nonce);
         let text_start = out.len();

@@ -8,6 +8,38 @@
 //! A GCM row that is moved to another thread, channel or task cannot be opened there. Nonces are random: one GCM key
 //! should seal at most 2^32 values (NIST SP 800-38D), then it should be rotated.
 //!
+//! # Key rotation
+//!
+//! A key is in use as long as one stored value needs it, also values of channels that did not change for a long time. To
+//! replace a key:
+//!
+//! 1. Deploy every program with both keys, the old one still sealing: `old.with_aes_gcm_decryption_key("new", …)`. From
+//!    now on all of them can open what the new key will seal.
+//! 2. Deploy every program with both keys, the new one sealing: `new.with_aes_gcm_decryption_key("old", …)`. From now on no
+//!    value is sealed with the old key.
+//! 3. Seal the stored values again: [`rekey_all`](crate::SaverExt::rekey_all), or `ckpt rekey`. Agents may go on; an
+//!    interrupted run is repeated.
+//! 4. Check the report: no value is [`remaining`](crate::RekeyReport::remaining), and no thread failed. A dry run
+//!    (`ckpt rekey --dry-run`) tells at any time which key ids are in use.
+//! 5. Deploy every program with only the new key. Keep the old key for backups and other copies of the database that were
+//!    made before: they are still sealed with it, and so are replaced rows until the database has removed them.
+//!
+//! The same steps replace AES-EAX by AES-GCM, and one AES key by another, with
+//! [`with_aes_decryption_key`](Cipher::with_aes_decryption_key) for the old key. To encrypt values that are stored in
+//! plain, begin with step 2: a saver with a cipher opens plain values, too. But programs without the key, and Python if the
+//! new key is one of AES-GCM, cannot read a value any more that the new key has sealed.
+//!
+//! ```
+//! # #[cfg(feature = "encryption")] {
+//! use checkpoint_core::Cipher;
+//! let (old_key, new_key) = ([1; 32], [2; 32]);
+//! let step_1 = Cipher::aes_gcm("2025-11", &old_key)?.with_aes_gcm_decryption_key("2026-11", &new_key)?;
+//! let step_2 = Cipher::aes_gcm("2026-11", &new_key)?.with_aes_gcm_decryption_key("2025-11", &old_key)?;
+//! let step_5 = Cipher::aes_gcm("2026-11", &new_key)?;
+//! # }
+//! # Ok::<(), checkpoint_core::Error>(())
+//! ```
+//!
 //! The cargo feature `encryption`, on by default, builds the algorithms. Without it [`Cipher`] has no constructor, and
 //! reading an encrypted row fails with [`Crypto`](crate::ErrorKind::Crypto).
 
@@ -36,6 +68,10 @@ pub use ring::Cipher;
 /// The environment variable that holds the AES key, as in Python: its UTF-8 bytes are the key.
 pub const AES_KEY_VARIABLE: &str = "LANGGRAPH_AES_KEY";
 
+/// The names of the ciphers in type tags.
+pub(crate) const AES: &str = "aes";
+pub(crate) const AES_GCM: &str = "aes256gcm";
+
 /// The suffix of the type tags of values that are bound to their row: moving them requires sealing them again.
 pub const BOUND_SUFFIX: &str = "+aes256gcm";
 
@@ -54,7 +90,7 @@ pub(crate) struct AddressKeyName {
 }
 
 /// The key id in a ciphertext, or `None` if it is truncated or has another format.
-fn gcm_key_id(sealed: &[u8]) -> Option<&[u8]> {
+pub(crate) fn gcm_key_id(sealed: &[u8]) -> Option<&[u8]> {
     match sealed {
         [GCM_FORMAT, len, rest @ ..] => rest.get(..usize::from(*len)),
         _ => None,

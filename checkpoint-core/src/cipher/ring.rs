@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::address::AddressKey;
 use super::{AES_KEY_VARIABLE, AddressKeyName, eax, gcm, gcm_key_id};
 use crate::backend::AssociatedData;
+use crate::rekey::SealedBy;
 use crate::{Error, Result, TypedBytes};
 
 /// Seals and opens stored values. Pass it to a saver's builder; clones share the keys.
@@ -30,6 +31,13 @@ struct KeyRing {
     seals_with_gcm: bool,
     eax: Vec<eax::Key>,
     gcm: Vec<gcm::Key>,
+}
+
+impl KeyRing {
+    /// The key that seals, if it is one of AES-GCM; otherwise the first AES key does.
+    fn sealing_gcm(&self) -> Option<&gcm::Key> {
+        self.gcm.first().filter(|_| self.seals_with_gcm)
+    }
 }
 
 impl Cipher {
@@ -100,10 +108,10 @@ impl Cipher {
             .with("tag", &typed.tag));
         }
         let ring = &*self.0;
-        let (name, data) = match (ring.seals_with_gcm, ring.gcm.first(), ring.eax.first()) {
-            (true, Some(key), _) => (gcm::NAME, key.seal(typed, row)?),
-            (_, _, Some(key)) => (eax::NAME, key.seal(&typed.data)?),
-            _ => return Err(Error::crypto("the cipher has no key that seals")),
+        let (name, data) = match (ring.sealing_gcm(), ring.eax.first()) {
+            (Some(key), _) => (gcm::NAME, key.seal(typed, row)?),
+            (None, Some(key)) => (eax::NAME, key.seal(&typed.data)?),
+            (None, None) => return Err(Error::crypto("the cipher has no key that seals")),
         };
         Ok(TypedBytes::new(format!("{}+{name}", typed.tag), data))
     }
@@ -158,6 +166,36 @@ impl Cipher {
         let ring = &*self.0;
         let of_gcm = ring.gcm.iter().find_map(|key| key.named_address_key(name));
         of_gcm.or_else(|| ring.eax.iter().find_map(|key| key.named_address_key(name)))
+    }
+
+    /// How the values that this cipher seals tell that it did.
+    pub fn sealed_by(&self) -> SealedBy {
+        self.0.sealing_gcm().map_or(SealedBy::Aes, |key| SealedBy::AesGcm(key.id().into()))
+    }
+
+    /// The bytes with which the values of the sealing key begin, and no others; `None` for an AES key.
+    pub(crate) fn sealing_head(&self) -> Option<Bytes> {
+        let mut head = Vec::new();
+        self.0.sealing_gcm()?.append_head(&mut head);
+        Some(head.into())
+    }
+
+    /// Whether the sealing key has sealed a value. Values of AES keys are opened to tell.
+    pub(crate) fn is_current(&self, typed: &TypedBytes) -> bool {
+        let sealed_by = SealedBy::of(&typed.tag, &typed.data);
+        sealed_by == self.sealed_by()
+            && (sealed_by != SealedBy::Aes
+                || self.0.eax.first().is_some_and(|key| key.open(&typed.data).is_some()))
+    }
+
+    /// Whether the ring has the key that sealed a value, as far as that can be told.
+    pub(crate) fn may_open(&self, sealed_by: &SealedBy) -> bool {
+        match sealed_by {
+            SealedBy::Plain => true,
+            SealedBy::Aes => !self.0.eax.is_empty(),
+            SealedBy::AesGcm(id) => self.0.gcm.iter().any(|key| key.id() == &**id),
+            SealedBy::Other(_) => false,
+        }
     }
 }
 

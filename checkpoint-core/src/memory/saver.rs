@@ -13,7 +13,7 @@ use super::BACKEND;
 use super::leases::Leases;
 use crate::backend::{
     Calls, CheckpointKey, Decision, Found, FoundWrites, ListCursor, Operation, Page, PreparedWrites,
-    STEP_KEY, ValueCodec, pages, thread_pages,
+    STEP_KEY, ValueCodec, pages, thread_id_pages, thread_pages,
 };
 use crate::delta::{self, ChannelSummary, CheckpointSummary, DeltaChannelHistory, HistoryWalk};
 use crate::filter::FilterSemantics;
@@ -376,6 +376,17 @@ impl InMemorySaver {
         (page, last)
     }
 
+    /// Up to `count` threads of which anything is stored.
+    fn next_thread_ids(&self, after: Option<&Str>, count: usize) -> Vec<Str> {
+        let state = self.read();
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let has_rows =
+            |namespace: &Namespace| !namespace.checkpoints.is_empty() || !namespace.writes.is_empty();
+        let threads = state.threads.range::<Str, _>((after, Bound::Unbounded));
+        let threads = threads.filter(|(_, namespaces)| namespaces.values().any(has_rows));
+        threads.map(|(thread_id, _)| thread_id.clone()).take(count).collect()
+    }
+
     fn store(
         &self,
         config: &CheckpointConfig,
@@ -548,6 +559,18 @@ impl BaseCheckpointSaver for InMemorySaver {
             async move {
                 let operation = Operation::list_threads(after.as_deref(), count);
                 let read = async { Ok(saver.next_threads(&query, after.as_ref(), count)) };
+                saver.calls.run(operation, read).await
+            }
+        })
+    }
+
+    fn list_thread_ids(&self, query: ThreadQuery) -> BoxStream<'static, Result<Str>> {
+        let saver = self.clone();
+        thread_id_pages(query, PAGE, move |after, count| {
+            let saver = saver.clone();
+            async move {
+                let operation = Operation::list_thread_ids(after.as_deref(), count);
+                let read = async { Ok(saver.next_thread_ids(after.as_ref(), count)) };
                 saver.calls.run(operation, read).await
             }
         })

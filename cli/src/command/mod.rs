@@ -5,6 +5,7 @@ mod copy;
 mod demo;
 mod history;
 mod manage;
+mod rekey;
 mod show;
 mod store;
 mod threads;
@@ -20,7 +21,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::arguments::{Arguments, Command, Options};
 use crate::failure::{Failure, Result};
-use crate::open::{Saver, Sealed, saver};
+use crate::open::{Saver, Sealed, saver, saver_with_old_keys};
 use crate::output::{self, namespace, stdout};
 
 pub(crate) async fn run(arguments: Arguments) -> Result<()> {
@@ -61,6 +62,13 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
                 manage::prune(saver, threads, strategy, consent.yes, options.json).await
             };
             on(&options, Sealed::Refuse, run).await
+        }
+        Command::Rekey { threads, dry_run, old_key_file } => {
+            let (saver, cipher) = saver_with_old_keys(&options, &old_key_file)?;
+            let sealed_by = cipher.map(|cipher| cipher.sealed_by());
+            let result = rekey::run(&saver, &threads, dry_run, sealed_by, options.json).await;
+            let closed = saver.close().await.map_err(Failure::from);
+            result.and(closed)
         }
         Command::Store(command) => store::run(&options, command).await,
         Command::Conformance { filter, store } => conformance::run(&options, filter, store).await,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, ErrorKind, ListQuery, SaverExt};
+use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, ListQuery, SaverExt};
 
 use crate::case::{Ctx, Failure, Need};
 use crate::fixture::{
@@ -22,18 +22,6 @@ cases!("concurrency";
     concurrent_copies [Need::CopyThread],
     concurrent_prune_and_put [Need::Prune],
 );
-
-/// Retries a call that conflicted with another writer, as callers are expected to.
-macro_rules! repeat {
-    ($call:expr) => {
-        loop {
-            match $call.await {
-                Err(error) if error.kind() == ErrorKind::Conflict && error.is_retryable() => {}
-                other => break other,
-            }
-        }
-    };
-}
 
 async fn two_handles_put_on_one_thread(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use checkpoint_core::{
     BaseCheckpointSaver, Bytes, ChannelValue, CheckpointConfig, CheckpointMetadata, ErrorKind, ListQuery,
-    PruneStrategy, Result, SaverExt, TypedBytes, Value,
+    PruneStrategy, RekeyOptions, Result, SaverExt, TypedBytes, Value,
 };
 
 use crate::case::{Ctx, Failure, Need};
@@ -159,6 +159,14 @@ async fn missing_operations_are_unsupported(ctx: Ctx) -> Done {
         if !capabilities.prune {
             for strategy in [PruneStrategy::KeepLatest, PruneStrategy::Delete] {
                 is_unsupported(saver.prune(&[&thread_id], strategy).await, backend, "prune")?;
+            }
+        }
+    }
+    for saver in [&lacking, ctx.saver()] {
+        if !saver.capabilities().rekey {
+            for dry_run in [true, false] {
+                let options = RekeyOptions::default().dry_run(dry_run);
+                is_unsupported(saver.rekey(&thread_id, options).await.map(|_| ()), backend, "rekey")?;
             }
         }
     }

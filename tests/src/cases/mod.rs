@@ -27,6 +27,7 @@ mod operations;
 mod prune;
 mod put;
 mod put_writes;
+mod rekey;
 mod round_trips;
 mod setup;
 mod store;
@@ -76,6 +77,7 @@ pub fn saver_cases() -> Vec<Case> {
         round_trips::cases,
         invalid::cases,
         encryption::cases,
+        rekey::cases,
         opaque::cases,
         #[cfg(feature = "model")]
         model::cases,

@@ -1,7 +1,8 @@
 //! Every operation of a saver once, for what all of them have in common.
 
 use checkpoint_core::{
-    BaseCheckpointSaver, CheckpointConfig, ListQuery, PruneStrategy, Result, SaverExt, Str, ThreadQuery,
+    BaseCheckpointSaver, CheckpointConfig, ListQuery, PruneStrategy, RekeyOptions, Result, SaverExt, Str,
+    ThreadQuery,
 };
 use futures_util::TryStreamExt;
 use futures_util::future::BoxFuture;
@@ -80,6 +81,9 @@ pub(super) fn operations(saver: &Saver, thread: &Str, copy: &Str) -> Vec<Operati
         let call = async move { saver.list_threads(query).try_collect::<Vec<_>>().await.map(|_| ()) };
         add("list_threads", &fields, Box::pin(call));
     }
+    let (saver, query) = (on(), ThreadQuery::all().after(thread.clone()).limit(2));
+    let call = async move { saver.list_thread_ids(query).try_collect::<Vec<_>>().await.map(|_| ()) };
+    add("list_thread_ids", &[("after", thread), ("limit", "2")], Box::pin(call));
     let (saver, config) = (on(), child_config);
     let history = async move { saver.get_delta_channel_history(&config, &["text"]).await.map(|_| ()) };
     add("get_delta_channel_history", &child_key, Box::pin(history));
@@ -97,6 +101,12 @@ pub(super) fn operations(saver: &Saver, thread: &Str, copy: &Str) -> Vec<Operati
         let (saver, first, second) = (on(), thread.clone(), copy.clone());
         let call = async move { saver.prune(&[&first, &second], PruneStrategy::KeepLatest).await };
         add("prune", &[("threads", "2")], Box::pin(call));
+    }
+    if capabilities.rekey {
+        let (saver, thread_id) = (on(), thread.clone());
+        let options = RekeyOptions::default().dry_run(true);
+        let call = async move { saver.rekey(&thread_id, options).await.map(|_| ()) };
+        add("rekey", &[("thread_id", &**thread), ("dry_run", "true")], Box::pin(call));
     }
     let (saver, thread_id) = (on(), copy.clone());
     let call = async move { saver.delete_thread(&thread_id).await };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelVersions, CheckpointConfig, Cipher, ListQuery, PruneStrategy, PutCondition,
-    PutOptions, PutWritesOptions, SaverExt, Str, ThreadQuery,
+    PutOptions, PutWritesOptions, RekeyOptions, SaverExt, Str, ThreadQuery,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
 
@@ -33,6 +33,7 @@ cases!("round_trips", [Need::Target(Facility::RoundTrips)];
     copy_thread_of_sealed_values [Need::CopyThread, Need::Target(Facility::Cipher)],
     prune [Need::Prune],
     delete_for_runs [Need::DeleteForRuns],
+    rekey [Need::Rekey, Need::Target(Facility::Cipher)],
     setup,
 );
 
@@ -264,6 +265,12 @@ async fn list_threads(ctx: Ctx) -> Done {
             let found: Vec<_> = rounds.call(counted.handle.list_threads(query).try_collect()).await?;
             ensure_eq!(found.len(), threads, "threads");
         }
+        let mut rounds = self::rounds(&counted, Call::ListThreadIds { threads });
+        while rounds.go_on()? {
+            let query = ThreadQuery::all().after(before.clone()).limit(threads);
+            let found: Vec<_> = rounds.call(counted.handle.list_thread_ids(query).try_collect()).await?;
+            ensure_eq!(found.len(), threads, "thread ids");
+        }
     }
     Ok(())
 }
@@ -370,6 +377,31 @@ async fn delete_for_runs(ctx: Ctx) -> Done {
                     .await?;
             }
             rounds.call(counted.handle.delete_for_runs(&[&run_id])).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn rekey(ctx: Ctx) -> Done {
+    let old = || Cipher::aes_gcm("old", &[7; 32]);
+    let new = Cipher::aes_gcm("new", &[8; 32])?.with_aes_gcm_decryption_key("old", &[7; 32])?;
+    let counted = ctx.target().counted(OpenOptions::with_cipher(new)).await?;
+    let old = ctx.target().open(OpenOptions::with_cipher(old()?)).await?;
+    for namespaces in [1, 2] {
+        let mut rounds = rounds(&counted, Call::Rekey { values: 3 * namespaces, writes: 3 * namespaces });
+        let mut last = Str::default();
+        while rounds.go_on()? {
+            last = thread(&ctx, &old, namespaces).await?;
+            let report = rounds.call(counted.handle.rekey(&last, RekeyOptions::default())).await?;
+            ensure_eq!((report.resealed, report.remaining), (6 * namespaces as u64, 0), "values");
+        }
+        for dry_run in [true, false] {
+            let mut rounds = self::rounds(&counted, Call::RekeyNothing { dry_run });
+            while rounds.go_on()? {
+                let options = RekeyOptions::default().dry_run(dry_run);
+                let report = rounds.call(counted.handle.rekey(&last, options)).await?;
+                ensure_eq!((report.resealed, report.remaining), (0, 0), "values");
+            }
         }
     }
     Ok(())

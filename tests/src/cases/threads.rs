@@ -14,6 +14,7 @@ cases!("threads";
     deleted_threads_are_gone,
     threads_with_writes_only_are_not_listed,
     pages_of_hundreds,
+    ids_of_all_threads,
 );
 
 /// Threads whose ids begin with a text that no other thread has.
@@ -119,5 +120,29 @@ async fn pages_of_hundreds(ctx: Ctx) -> Done {
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
     let (prefix, stored) = with_prefix(&ctx, &suffixes).await?;
     ensure!(listed(&ctx, &prefix).await? == stored, "the threads differ");
+    Ok(())
+}
+
+/// Ids are listed of threads with only writes, too, in the order of `list_threads`.
+async fn ids_of_all_threads(ctx: Ctx) -> Done {
+    let (prefix, stored) = with_prefix(&ctx, &["a", "c", "e"]).await?;
+    let mut expected: Vec<Str> = stored.into_iter().map(|info| info.thread_id).collect();
+    for suffix in ["b", "d", "f"] {
+        let thread_id = ctx.use_thread(&format!("{prefix}{suffix}"));
+        let config = CheckpointConfig::new(thread_id.clone()).with_checkpoint_id(random());
+        write(ctx.saver(), &config, "task", &[("ch", 1.into())]).await?;
+        expected.push(thread_id);
+    }
+    expected.sort();
+    for (after, limit, range) in [(&prefix, 6, 0..6), (&expected[1], 3, 2..5), (&prefix, 0, 0..0)] {
+        let query = ThreadQuery::all().after(after.clone()).limit(limit);
+        let found: Vec<_> = ctx.saver().list_thread_ids(query).try_collect().await?;
+        ensure_eq!(found, expected[range], "ids after {after}");
+    }
+    ctx.saver().delete_thread(&expected[1]).await?;
+    expected.remove(1);
+    let query = ThreadQuery::all().after(prefix).limit(5);
+    let found: Vec<_> = ctx.saver().list_thread_ids(query).try_collect().await?;
+    ensure_eq!(found, expected, "ids without the deleted one");
     Ok(())
 }

@@ -28,12 +28,14 @@ fn is_acceptable(call: &str, access: &Access, one_thread: bool) -> bool {
         "list of all threads" => access.table == "checkpoints",
         // All rows of a thread are needed: any index that begins with the thread is fine, or the whole table if there is no
         // other thread.
-        "copy_thread" | "delete_thread" | "prune" => {
+        "copy_thread" | "delete_thread" | "prune" | "rekey" => {
             access.index.ends_with("_thread_id_idx") || (one_thread && access.how == "Seq Scan")
         }
         "list of a thread" => access.table == "checkpoints" && (one_thread || !access.index.is_empty()),
+        // The row that was found by its key.
+        "rekey of a value" => access.how == "Tid Scan",
         // Jumps from thread to thread.
-        "list_threads" => access.how == "Index Only Scan",
+        "list_threads" | "list_thread_ids" => access.how == "Index Only Scan",
         _ => false,
     }
 }

@@ -330,7 +330,7 @@ fn cost(call: Call) -> Cost {
         Call::PutConditional => Cost::new(1, 3),
         Call::PutOrphaned => Cost::new(2, 4),
         Call::List { checkpoints } => each(1 + checkpoints.checked_sub(16).map_or(0, |more| 1 + more / 128)),
-        Call::ListThreads { threads } => each(threads.div_ceil(128)),
+        Call::ListThreads { threads } | Call::ListThreadIds { threads } => each(threads.div_ceil(128)),
         Call::DeleteThread => Cost::new(1, 3),
         Call::DeltaChannelHistory { ancestors } => each(ancestors.div_ceil(1024)),
         Call::CopyThread { bound_values, bound_writes } => {
@@ -340,6 +340,9 @@ fn cost(call: Call) -> Cost {
         Call::PruneDelete { threads } => Cost::new(threads, 3 * threads),
         Call::DeleteForRuns { threads: 0 } => each(3),
         Call::DeleteForRuns { .. } => each(6),
+        // Values and writes are read, and stored in a transaction with BEGIN and COMMIT.
+        Call::Rekey { values, writes } => Cost::new(7, 5 + (values + 2) + (writes + 2)),
+        Call::RekeyNothing { dry_run } => each(if dry_run { 1 } else { 4 }),
         Call::Setup => each(5),
     }
 }
