@@ -7,6 +7,7 @@ use checkpoint_core::{Error, ErrorKind, Result};
 use tokio_postgres::types::Type;
 
 use crate::database::{Connection, Database, Transaction};
+use crate::runtime;
 
 /// How long a process waits while another one migrates.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(120);
@@ -118,7 +119,7 @@ impl Migrations {
                 )
                 .retryable(true));
             }
-            tokio::time::sleep(POLL_INTERVAL.mul_f64(0.5 + jitter())).await;
+            runtime::sleep(POLL_INTERVAL.mul_f64(0.5 + jitter())).await?;
         }
     }
 

@@ -232,7 +232,7 @@ impl PostgresStore {
     /// failed sweep is logged, and the next one tries again.
     ///
     /// # Errors
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) outside a tokio runtime.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) outside of a tokio runtime, and in one without a time driver.
     pub fn start_ttl_sweeper(&self, every: Duration) -> Result<TtlSweeper> {
         TtlSweeper::start(self.clone(), every)
     }

@@ -19,6 +19,7 @@ mod shared {
     pub(crate) mod golden;
     pub(crate) mod plans;
     pub(crate) mod postgres;
+    pub(crate) mod runtimes;
     pub(crate) mod server;
 }
 
@@ -31,6 +32,7 @@ mod load;
 mod options;
 mod plans;
 mod probes;
+mod runtimes;
 
 fn main() -> ExitCode {
     if let Some(done) = faults::as_child().or_else(input::as_child) {
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
             .tests(trials("options", options::tests()))
             .tests(trials("plans", plans::tests()))
             .tests(trials("probes", probes::tests()))
+            .tests(trials("runtimes", runtimes::tests()))
             .run(),
         Err(error) => ended(Err(error)),
     })
