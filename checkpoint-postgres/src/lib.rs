@@ -82,6 +82,7 @@
 //! | `prune` | per thread 5, and per namespace 2 and 1 per 1,024 ancestors read; to delete threads 1 each | |
 //! | `delete_for_runs` | 6; 3 if no checkpoint belongs to these runs | reads the metadata of the whole table: there is no index on runs. For more than 256 threads it locks the tables, which blocks all writers |
 //! | `setup` | 5 once the tables exist | |
+//! | `ping`, `check_schema` | 1 | 1; on the primary |
 //!
 //! Without a number of statements, each round trip is one statement. BEGIN and COMMIT are counted, too.
 //! The conformance suite counts both and compares them with this table.

@@ -69,6 +69,7 @@
 //! | `copy_thread` | one `IMMEDIATE` |
 //! | `prune` | one `IMMEDIATE` per thread |
 //! | `setup` | none if the tables exist, else one `IMMEDIATE` |
+//! | `ping`, `check_schema` | none: read the file's header, and the columns of the tables |
 //!
 //! One thread writes, and several read (see [`SqliteSaverBuilder::readers`]); no async runtime is needed. Concurrent
 //! writes are committed together (group commit), each with its own savepoint, and acknowledged after the commit: agents

@@ -91,7 +91,27 @@ impl Database {
     where
         F: Future<Output = Result<T>>,
     {
-        let mut backoff = Backoff::new(self.max_retries);
+        self.run_with(self.max_retries, attempt).await
+    }
+
+    /// Makes one round trip to the server.
+    ///
+    /// # Errors
+    /// Any error from connecting, and [`Unavailable`](checkpoint_core::ErrorKind::Unavailable) for connections that are
+    /// lost. It retries once only, since the caller waits for the answer to decide what to do.
+    ///
+    /// # Cancellation
+    /// May be dropped at any time.
+    pub async fn ping(&self) -> Result<()> {
+        let ping = |connection: Connection| async move { connection.batch("SELECT 1").await };
+        self.run_with(self.max_retries.min(1), ping).await
+    }
+
+    async fn run_with<T, F>(&self, max_retries: u32, attempt: impl Fn(Connection) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut backoff = Backoff::new(max_retries);
         loop {
             let result = match self.connection().await {
                 Ok(connection) => attempt(connection).await,

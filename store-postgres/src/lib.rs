@@ -46,6 +46,8 @@
 //! | `list_namespaces` | a skip scan of the index on prefixes |
 //! | `put`, `delete` | the primary key; vectors in the same statement |
 //! | `sweep_ttl` | the index on expiry, 1,000 items a round trip, until one finds fewer |
+//! | `ping` | nothing: 1 round trip |
+//! | `check_schema` | 1 round trip, 1 more with an index for filters, 3 more with one for queries |
 //! | `setup` | 1 round trip once the tables exist, 1 more with an index for filters, 4 more with one for queries |
 //!
 //! The conformance suite counts round trips and statements, and compares them with this page.

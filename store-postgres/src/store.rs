@@ -318,6 +318,15 @@ impl BaseStore for PostgresStore {
         self.shared.calls.run(Operation::setup(), setup).await
     }
 
+    async fn ping(&self) -> Result<()> {
+        self.shared.calls.run(Operation::ping(), self.shared.database.ping()).await
+    }
+
+    async fn check_schema(&self) -> Result<()> {
+        let check = self.shared.tables.check_schema(&self.shared.database);
+        self.shared.calls.run(Operation::check_schema(), check).await
+    }
+
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
         self.shared.calls.run(Operation::batch(&ops), self.shared.batch(ops)).await
     }

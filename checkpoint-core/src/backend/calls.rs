@@ -56,6 +56,16 @@ impl Operation {
         operation!(Name::Setup)
     }
 
+    /// `ping` of a saver or a store.
+    pub fn ping() -> Self {
+        operation!(Name::Ping)
+    }
+
+    /// `check_schema` of a saver or a store.
+    pub fn check_schema() -> Self {
+        operation!(Name::CheckSchema)
+    }
+
     /// `get_tuple` with its config.
     pub fn get_tuple(config: &CheckpointConfig) -> Self {
         on_config!(Name::GetTuple, config)

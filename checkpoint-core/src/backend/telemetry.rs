@@ -94,6 +94,8 @@ pub fn describe() {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Name {
     Setup,
+    Ping,
+    CheckSchema,
     GetTuple,
     List,
     ListThreads,
@@ -114,11 +116,13 @@ pub(super) enum Name {
 }
 
 impl Name {
-    const COUNT: usize = 18;
+    const COUNT: usize = 20;
 
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Setup => "setup",
+            Self::Ping => "ping",
+            Self::CheckSchema => "check_schema",
             Self::GetTuple => "get_tuple",
             Self::List => "list",
             Self::ListThreads => "list_threads",

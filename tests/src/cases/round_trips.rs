@@ -29,6 +29,7 @@ cases!("round_trips", [Need::Target(Facility::RoundTrips)];
     prune [Need::Prune],
     delete_for_runs [Need::DeleteForRuns],
     setup,
+    probes,
 );
 
 async fn counted(ctx: &Ctx) -> checkpoint_core::Result<CountedSaver> {
@@ -289,6 +290,19 @@ async fn delete_for_runs(ctx: Ctx) -> Done {
             }
             rounds.call(counted.handle.delete_for_runs(&[&run_id])).await?;
         }
+    }
+    Ok(())
+}
+
+async fn probes(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    let mut pings = rounds(&counted, Call::Ping);
+    while pings.go_on()? {
+        pings.call(counted.handle.ping()).await?;
+    }
+    let mut checks = rounds(&counted, Call::CheckSchema);
+    while checks.go_on()? {
+        checks.call(counted.handle.check_schema()).await?;
     }
     Ok(())
 }

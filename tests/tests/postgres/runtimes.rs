@@ -23,6 +23,8 @@ async fn calls_without_a_runtime_fail_and_harm_nothing(server: &Server) {
     let options = &PutOptions::default();
 
     expect_errors("setup", || async { error(saver.setup().await) });
+    expect_errors("ping", || async { error(saver.ping().await) });
+    expect_errors("check_schema", || async { error(saver.check_schema().await) });
     expect_errors("get_tuple", || async { error(saver.get_tuple(config).await) });
     expect_errors("list", || async { error(saver.list(ListQuery::all()).try_next().await) });
     expect_errors("list_threads", || async {

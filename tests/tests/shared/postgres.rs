@@ -339,6 +339,7 @@ fn cost(call: Call) -> Cost {
         Call::DeleteForRuns { threads: 0 } => each(3),
         Call::DeleteForRuns { .. } => each(6),
         Call::Setup => each(5),
+        Call::Ping | Call::CheckSchema => each(1),
     }
 }
 

@@ -13,7 +13,9 @@ fn silence() {
     ONCE.call_once(|| {
         let others = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            let text = info.payload().downcast_ref::<&str>();
+            let payload = info.payload();
+            let text = payload.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
             if !text.is_some_and(|text| text.starts_with("A Tokio 1.x context was found, but")) {
                 others(info);
             }

@@ -21,6 +21,8 @@ async fn calls_without_a_runtime_fail_and_harm_nothing(server: &Server) {
     let value = &json!({"text": "x"});
 
     expect_errors("setup", || async { store.setup().await.err() });
+    expect_errors("ping", || async { store.ping().await.err() });
+    expect_errors("check_schema", || async { store.check_schema().await.err() });
     expect_errors("get", || async { store.get(["a"], "k").await.err() });
     expect_errors("put", || async { store.put(["a"], "k", value).await.err() });
     expect_errors("delete", || async { store.delete(["a"], "k").await.err() });

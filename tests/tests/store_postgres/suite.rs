@@ -146,6 +146,10 @@ impl Postgres {
             StoreCall::Put { indexed: true } | StoreCall::PutMany { indexed: true } => together(2),
             StoreCall::Mixed => each(4),
             StoreCall::Sweep { items } => each(items / 1000 + 1),
+            StoreCall::Ping => each(1),
+            StoreCall::CheckSchema { indexed } => {
+                each(1 + usize::from(filters) + if indexed { 3 } else { 0 })
+            }
             StoreCall::Setup { indexed } => each(1 + usize::from(filters) + if indexed { 4 } else { 0 }),
         }
     }
