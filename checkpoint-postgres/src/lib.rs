@@ -139,5 +139,5 @@ mod sql;
 mod write;
 
 pub use builder::{Compression, PostgresSaverBuilder};
-pub use common_postgres::{PostgresConfig, SslMode, deadpool_postgres, tokio_postgres};
+pub use common_postgres::{PostgresConfig, SslMode, deadpool_postgres, secrecy, tokio_postgres};
 pub use saver::PostgresSaver;

@@ -16,7 +16,7 @@ pub use error::{convert, convert_pool, is_stale_statement};
 pub use migrate::{Migrations, Step};
 pub use row::{Json, column, quote, text};
 pub use runtime::check_timers;
-pub use {deadpool_postgres, tokio_postgres};
+pub use {deadpool_postgres, secrecy, tokio_postgres};
 
 /// The backend's name in errors and spans.
 pub const BACKEND: &str = "postgres";

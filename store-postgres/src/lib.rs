@@ -122,6 +122,6 @@ mod sweep;
 mod write;
 
 pub use builder::{AnnIndex, PostgresStoreBuilder, VectorType};
-pub use common_postgres::{PostgresConfig, SslMode, deadpool_postgres, tokio_postgres};
+pub use common_postgres::{PostgresConfig, SslMode, deadpool_postgres, secrecy, tokio_postgres};
 pub use store::PostgresStore;
 pub use sweep::TtlSweeper;
