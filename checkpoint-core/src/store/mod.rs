@@ -44,7 +44,7 @@ use async_trait::async_trait;
 use crate::{Error, Result};
 
 pub use batched::BatchedStore;
-pub use ext::{Delete, Get, ListNamespaces, Put, Search, StoreExt};
+pub use ext::{Decoded, DecodedGet, DecodedSearch, Delete, Get, ListNamespaces, Put, Search, StoreExt};
 pub use filter::{Comparison, Condition, ItemFilter};
 pub use index::{Distance, Embeddings, IndexConfig, IndexedText, ItemIndex};
 pub use item::{Item, JsonObject, SearchItem};
