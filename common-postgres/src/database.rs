@@ -119,7 +119,6 @@ impl Database {
             };
             let Err(error) = result else { return result };
             let Some(pause) = backoff.after(&error) else { return Err(error) };
-            tracing::warn!(%error, "retrying the call");
             telemetry::retry(SYSTEM, error.kind());
             if !pause.is_zero() {
                 runtime::sleep(pause).await?;

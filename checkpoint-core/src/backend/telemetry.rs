@@ -15,7 +15,12 @@
 //! | `db.operation.batch.size` | the number of operations of a store's `batch` with several or none |
 //! | `otel.status_code`, `error.type` | `ERROR` and the [`ErrorKind`] of a call that failed, such as `unavailable` |
 //!
-//! No field has a stored value, a key or a password. A retry is an event at level WARN in the span of its call.
+//! No field has a stored value, a key or a password.
+//!
+//! # Events
+//! A retry is an event at level WARN in the span of its call, whose fields say what was tried and when it is tried again:
+//! `db.operation.name`, `attempt` (the number of the one that failed), `pause_ms`, `error.type` (its [`ErrorKind`]) and
+//! `error.message` (without ids and without the source).
 //!
 //! # Metrics
 //! They go through the [`metrics`] facade: install any recorder to see them, then call [`describe`] if it shows units and

@@ -57,6 +57,16 @@ async fn retries_and_waits_for_a_connection_are_counted(server: &Server) {
     let retries = recording.counter(RETRIES, &[system, ("error.type", "unavailable")]);
     assert!(retries > 0, "no retry was counted");
     assert_eq!(recording.total(RETRIES), retries);
+    let warnings = recording.warnings();
+    assert_eq!(warnings.len() as u64, retries);
+    for (warning, attempt) in warnings.iter().zip(1..) {
+        let field = |name| warning.get(name).map(String::as_str);
+        assert_eq!(field("db.operation.name"), Some("get_tuple"));
+        assert_eq!(field("attempt"), Some(&*format!("{attempt}")));
+        assert_eq!(field("error.type"), Some("unavailable"));
+        assert!(field("pause_ms").is_some_and(|pause| pause.parse::<u64>().is_ok()), "{warning:?}");
+        assert!(!format!("{warning:?}").contains("thread"), "{warning:?}");
+    }
     // Each attempt takes a connection.
     let waits = recording.histogram(POOL_WAIT, &[system]);
     assert_eq!(waits.len() as u64, retries + 1);
