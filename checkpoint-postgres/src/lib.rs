@@ -117,7 +117,7 @@
 //!
 //! | kind | when |
 //! |---|---|
-//! | `InvalidConfig` | a connection string or option is invalid; password, role, database or certificate is rejected; the role lacks a privilege |
+//! | `InvalidConfig` | a connection string or option is invalid; password, role, database or certificate is rejected; the role lacks a privilege; there is no tokio runtime with I/O and timers |
 //! | `Schema` | the tables are missing (run `setup()`), newer than this program, or have other columns |
 //! | `InvalidArgument` | U+0000 in an id or in nested metadata, a value of 1 GiB, an id too long for an index |
 //! | `Unavailable` | the server cannot be reached or shuts down; may be retried |

@@ -102,7 +102,7 @@
 //!
 //! | kind | when |
 //! |---|---|
-//! | `InvalidConfig` | a connection string or option is invalid; password, role, database or certificate is rejected; the role lacks a privilege; the embeddings return vectors of another length than `dims` |
+//! | `InvalidConfig` | a connection string or option is invalid; password, role, database or certificate is rejected; the role lacks a privilege; there is no tokio runtime with I/O and timers; the embeddings return vectors of another length than `dims` |
 //! | `Schema` | the tables are missing (run `setup()`), newer than this program, or made for another index; the server has no pgvector (the message says what to install) |
 //! | `InvalidArgument` | an invalid namespace, filter, TTL or value; U+0000 in a key or value; an id too long for an index |
 //! | `Unsupported` | a query without an index; the server is read-only |

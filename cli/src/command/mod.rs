@@ -31,6 +31,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
         Command::Setup => {
             on(&options, Sealed::Refuse, async |saver| manage::setup(saver, options.json).await).await
         }
+        Command::Check => {
+            on(&options, Sealed::Keep, async |saver| manage::check(saver, options.json).await).await
+        }
         Command::Threads { after, limit } => {
             let run = async |saver: &Saver| threads::run(saver, after, limit, options.json).await;
             on(&options, Sealed::Keep, run).await
