@@ -325,7 +325,12 @@ impl Postgres {
 fn cost(call: Call) -> Cost {
     let each = |round_trips| Cost::new(round_trips, round_trips);
     match call {
-        Call::Put | Call::PutUnchanged | Call::PutWrites | Call::GetTuple => each(1),
+        Call::Put
+        | Call::PutUnchanged
+        | Call::PutWrites
+        | Call::GetTuple
+        | Call::Ping
+        | Call::CheckSchema => each(1),
         Call::PutOrphaned => Cost::new(2, 4),
         Call::List { checkpoints } => each(1 + checkpoints.checked_sub(16).map_or(0, |more| 1 + more / 128)),
         Call::ListThreads { threads } => each(threads.div_ceil(128)),
@@ -339,7 +344,6 @@ fn cost(call: Call) -> Cost {
         Call::DeleteForRuns { threads: 0 } => each(3),
         Call::DeleteForRuns { .. } => each(6),
         Call::Setup => each(5),
-        Call::Ping | Call::CheckSchema => each(1),
     }
 }
 
