@@ -233,13 +233,7 @@ fn the_old_json_tag_is_read() {
             }
             "zoneinfo" => today("zoneinfo", "ZoneInfo", 0, "Europe/Paris".into(), vec![]),
             "path" => encoded(&Path::new("/foo")),
-            "regex" => today(
-                "re",
-                "compile",
-                1,
-                checkpoint_core::Value::Array(vec!["ab".into(), 32_i64.into()]),
-                vec![],
-            ),
+            "regex" => today("re", "compile", 1, Value::Array(vec!["ab".into(), 32_i64.into()]), vec![]),
             "ipv4" => today("ipaddress", "IPv4Address", 0, "10.0.0.1".into(), vec![]),
             "bytes_fromhex" => Value::Bin(Bytes::from_static(b"\x00\xff")),
             "send" => encoded(&Send::new("n", map(&[("x", 1_i64.into())]))),
