@@ -132,6 +132,12 @@ impl Error {
         self
     }
 
+    /// Adds context, unless a deeper layer has set this key already.
+    #[must_use]
+    pub(crate) fn with_missing(self, key: &'static str, value: impl fmt::Display) -> Self {
+        if self.0.context.iter().any(|(known, _)| *known == key) { self } else { self.with(key, value) }
+    }
+
     /// Sets the error that caused this one.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {

@@ -1,6 +1,7 @@
 //! Checkpoints: the state of an agent's thread at every step, so that a run can be resumed after a crash, replayed,
 //! forked and inspected. This crate contains everything that backends share. It depends on no driver and no runtime.
 //!
+//! * [`prelude`] has what most programs need, for a glob import.
 //! * [`BaseCheckpointSaver`] is the trait that a backend implements, [`SaverExt`] the conveniences on top of it.
 //! * [`Thread`] is the typed layer for Rust programs: structs in, structs out.
 //! * [`serde`] encodes values byte for byte as LangGraph's Python does, [`python`] has views of its objects.
@@ -64,6 +65,7 @@ mod memory;
 mod metadata;
 pub mod opaque;
 mod options;
+pub mod prelude;
 #[cfg(feature = "python-views")]
 pub mod python;
 #[cfg(not(feature = "python-views"))]

@@ -166,6 +166,27 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
     /// A dropped call leaves the tables as they were or complete.
     async fn setup(&self) -> Result<()>;
 
+    /// Checks that the database can be reached, in one round trip, also before [`setup`](Self::setup). Retries at most
+    /// once. For health checks.
+    ///
+    /// # Errors
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if it cannot be reached, and any other error from connecting to it.
+    ///
+    /// # Cancellation
+    /// Changes nothing; may be dropped at any time.
+    async fn ping(&self) -> Result<()>;
+
+    /// Checks that [`setup`](Self::setup) has nothing left to do that calls depend on, and changes nothing. For readiness
+    /// probes, and for programs whose role may not create tables.
+    ///
+    /// # Errors
+    /// [`Schema`](crate::ErrorKind::Schema) if tables are missing, incomplete, older than needed, or newer than this
+    /// program, and any error from the database.
+    ///
+    /// # Cancellation
+    /// Changes nothing; may be dropped at any time.
+    async fn check_schema(&self) -> Result<()>;
+
     /// Reads the checkpoint that the config names, or the newest of its thread and namespace.
     ///
     /// # Errors
@@ -424,6 +445,12 @@ macro_rules! forward {
             }
             async fn setup(&self) -> Result<()> {
                 (**self).setup().await
+            }
+            async fn ping(&self) -> Result<()> {
+                (**self).ping().await
+            }
+            async fn check_schema(&self) -> Result<()> {
+                (**self).check_schema().await
             }
             async fn get_tuple(&self, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
                 (**self).get_tuple(config).await

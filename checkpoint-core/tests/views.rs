@@ -35,7 +35,7 @@ fn views_read_plain_values() {
     assert_eq!(read::<DateTime>(&"2026-01-02 03:04".into()).unwrap().as_str(), "2026-01-02 03:04");
     assert_eq!(read::<DateTime>(&"soon".into()).unwrap_err().kind(), ErrorKind::Codec);
     assert_eq!(read::<Date>(&"2026-02-28".into()).unwrap().to_string(), "2026-02-28");
-    assert_eq!(read::<Set<i64>>(&vec![1_i64.into()].into()).unwrap(), Set(vec![1]));
+    assert_eq!(read::<Set<i64>>(&vec![1_i64].into()).unwrap(), Set(vec![1]));
     assert_eq!(read::<Path>(&"/a//b/./c".into()).unwrap().parts(), ["/", "a", "b", "c"]);
     let dashed = "12345678-1234-5678-1234-567812345678";
     assert_eq!(read::<Uuid>(&dashed.into()).unwrap().to_string(), dashed);
@@ -136,7 +136,7 @@ fn fields_of_other_versions_are_kept() {
 
     let empty = read::<Command>(&written(&Command::default())).unwrap();
     assert_eq!(empty.goto, Value::Array(vec![]));
-    let old_send = object(1, "langgraph.constants", "Send", vec!["n".into(), 1_i64.into()].into());
+    let old_send = object(1, "langgraph.constants", "Send", Value::Array(vec!["n".into(), 1_i64.into()]));
     assert_eq!(read::<Send>(&old_send).unwrap(), Send::new("n", 1_i64.into()));
     for (module, name, parts, text) in [
         ("pathlib._local", "PosixPath", &["/", "a"][..], "/a"),

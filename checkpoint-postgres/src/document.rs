@@ -465,7 +465,10 @@ mod tests {
         let error = encode_plain(&taken, &ChannelVersions::new(), &ValueCodec::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         let nan = CheckpointMetadata::default().with("a", Value::Array(vec![f64::NAN.into()]));
-        assert_eq!(metadata(&nan, &config).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(
+            metadata(&nan, &config, &PutOptions::default()).unwrap_err().kind(),
+            ErrorKind::InvalidArgument
+        );
     }
 
     #[test]

@@ -91,6 +91,7 @@
 //! | `delete_for_runs` | 6; 3 if no checkpoint belongs to these runs | reads the metadata of the whole table: there is no index on runs. For more than 256 threads it locks the tables, which blocks all writers |
 //! | `rekey` | 4 if there is nothing to seal; 1 for a dry run | counts the values, then reads those that the sealing key has not sealed: one statement each for values, documents and writes per 32 of them or 4 MiB. 1 more for each of these batches that has something to store: a pipelined transaction with a statement for each value or document. 1 more to count again, and 1 for each batch of documents that have an inline `true`, which marks a snapshot if its value is a blob. With AES-EAX a dry run reads the values, too |
 //! | `setup` | 5 once the tables exist | |
+//! | `ping`, `check_schema` | 1 | 1; on the primary |
 //!
 //! Without a number of statements, each round trip is one statement. BEGIN and COMMIT are counted, too.
 //! The conformance suite counts both and compares them with this table.
@@ -138,7 +139,7 @@
 //!
 //! | kind | when |
 //! |---|---|
-//! | `InvalidConfig` | a connection string or option is invalid; password, role, database or certificate is rejected; the role lacks a privilege |
+//! | `InvalidConfig` | a connection string or option is invalid; password, role, database or certificate is rejected; the role lacks a privilege; there is no tokio runtime with I/O and timers |
 //! | `Schema` | the tables are missing (run `setup()`), newer than this program, or have other columns |
 //! | `InvalidArgument` | U+0000 in an id or in nested metadata, a value of 1 GiB, an id too long for an index |
 //! | `Unavailable` | the server cannot be reached or shuts down; may be retried |
@@ -162,5 +163,5 @@ mod sql;
 mod write;
 
 pub use builder::{Compression, PostgresSaverBuilder};
-pub use common_postgres::{PostgresConfig, SslMode, deadpool_postgres, tokio_postgres};
+pub use common_postgres::{PostgresConfig, SslMode, deadpool_postgres, secrecy, tokio_postgres};
 pub use saver::PostgresSaver;

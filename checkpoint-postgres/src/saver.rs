@@ -89,6 +89,15 @@ impl BaseCheckpointSaver for PostgresSaver {
         self.shared.calls.run(Operation::setup(), setup).await
     }
 
+    async fn ping(&self) -> Result<()> {
+        self.shared.calls.run(Operation::ping(), self.shared.database.ping()).await
+    }
+
+    async fn check_schema(&self) -> Result<()> {
+        let check = self.shared.tables.check_schema(&self.shared.database);
+        self.shared.calls.run(Operation::check_schema(), check).await
+    }
+
     async fn get_tuple(&self, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
         self.shared.calls.run(Operation::get_tuple(config), read::get_tuple(&self.shared, config)).await
     }

@@ -18,6 +18,29 @@ const COMPRESSION_ATTEMPTS: usize = 5;
 /// The columns that hold large values, of which Python's tables keep the server's default compression (pglz).
 const COMPRESSED: [&str; 2] = ["checkpoint_blobs", "checkpoint_writes"];
 
+/// The columns that statements use.
+const COLUMNS: [(&str, &[&str]); 3] = [
+    (
+        "checkpoints",
+        &["thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "checkpoint", "metadata"],
+    ),
+    ("checkpoint_blobs", &["thread_id", "checkpoint_ns", "channel", "version", "type", "blob"]),
+    (
+        "checkpoint_writes",
+        &[
+            "thread_id",
+            "checkpoint_ns",
+            "checkpoint_id",
+            "task_id",
+            "idx",
+            "channel",
+            "type",
+            "blob",
+            "task_path",
+        ],
+    ),
+];
+
 /// The tables of one schema.
 #[derive(Debug)]
 pub(crate) struct Tables {
@@ -41,6 +64,7 @@ impl Tables {
             lock_key: LOCK,
             steps: steps(&s),
             indexes: Vec::new(),
+            tables: COLUMNS.iter().map(|(table, columns)| (format!("{s}{table}"), *columns)).collect(),
         };
         let leases = format!("{s}checkpoint_leases");
         Self { prefix: s, migrations, lz4, leases, has_leases: AtomicBool::new(false) }
@@ -70,6 +94,10 @@ impl Tables {
         database.run(run).await?;
         database.run(|connection| async move { self.create_leases(&connection).await }).await?;
         if self.lz4 { self.compress(&database.connection().await?).await } else { Ok(()) }
+    }
+
+    pub(crate) async fn check_schema(&self, database: &Database) -> Result<()> {
+        self.migrations.check(database).await
     }
 
     /// Rejects tables of Python's `ShallowPostgresSaver`, which have the same names and migrations but other columns.

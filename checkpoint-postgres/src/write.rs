@@ -9,7 +9,7 @@ use checkpoint_core::cipher::BOUND_SUFFIX;
 use checkpoint_core::delta::{ChannelSummary, CheckpointSummary, NeededAncestors};
 use checkpoint_core::{
     ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata, Error, ErrorKind,
-    PutCondition, PutOptions, PutWritesOptions, Result, Str, id,
+    PutCondition, PutOptions, PutWritesOptions, Result, Str, TypedBytes, id,
 };
 use common_postgres::tokio_postgres::Row;
 use common_postgres::{BACKEND, Connection, Json, Param, SYSTEM, Transaction, column, params, text};
@@ -45,6 +45,14 @@ fn check_size(parts: impl IntoIterator<Item = usize>) -> Result<()> {
     Ok(())
 }
 
+/// Names the channel of the largest value.
+fn with_largest<'a>(error: Error, values: impl Iterator<Item = (&'a Str, &'a TypedBytes)>) -> Error {
+    match values.max_by_key(|(_, value)| value.data.len()) {
+        Some((channel, _)) => error.with("channel", channel),
+        None => error,
+    }
+}
+
 /// Stores a checkpoint, with the values that its parent does not have.
 pub(crate) async fn put(
     shared: &Shared,
@@ -62,7 +70,9 @@ pub(crate) async fn put(
     let attempt = async |new_versions, mode| {
         let document = document::encode(&shared.codec, config, checkpoint, new_versions, options)?;
         let blobs = document.blobs.iter().map(|blob| blob.channel.len() + blob.value.data.len() + 64);
-        check_size(blobs.chain([config.thread_id().len(), document.json.len(), metadata.len()]))?;
+        let sizes = blobs.chain([config.thread_id().len(), document.json.len(), metadata.len()]);
+        let values = document.blobs.iter().map(|blob| (&blob.channel, &blob.value));
+        check_size(sizes).map_err(|error| with_largest(error, values))?;
         let checkpoint_id = &checkpoint.id;
         let row =
             CheckpointRow { config, checkpoint_id, document: &document, metadata, options, requirement };
@@ -230,7 +240,9 @@ pub(crate) async fn put_writes(
     let writes = PreparedWrites::new(&shared.codec, config, writes, task_id, task_path)?.with(options)?;
     writes.rows.iter().try_for_each(|row| check_name("type", &row.value.tag))?;
     let sizes = writes.rows.iter().map(|row| row.channel.len() + row.value.data.len() + 64);
-    check_size(sizes.chain([writes.thread_id.len(), writes.task_path.len()]))?;
+    let values = writes.rows.iter().map(|row| (&row.channel, &row.value));
+    check_size(sizes.chain([writes.thread_id.len(), writes.task_path.len()]))
+        .map_err(|error| with_largest(error, values))?;
     if writes.rows.is_empty() {
         return Ok(());
     }
@@ -524,7 +536,7 @@ mod tests {
     fn a_call_beyond_the_limit_is_refused() {
         assert!(check_size([1 << 29, (1 << 29) - (2 << 20)]).is_ok());
         for parts in [vec![1 << 30], vec![1 << 29, 1 << 29], vec![usize::MAX, usize::MAX]] {
-            assert_eq!(check_size(parts).unwrap_err().kind(), checkpoint_core::ErrorKind::InvalidArgument);
+            assert_eq!(check_size(parts).unwrap_err().kind(), ErrorKind::InvalidArgument);
         }
     }
 }

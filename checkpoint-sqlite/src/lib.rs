@@ -80,6 +80,7 @@
 //! | `prune` | one `IMMEDIATE` per thread |
 //! | `rekey` | one read transaction to count the values; if it seals, one per 4 MiB or 256 values to read and seal them, one `IMMEDIATE`, shared with other waiting writes, to store them, and one to count again |
 //! | `setup` | none if the tables exist, else one `IMMEDIATE` |
+//! | `ping`, `check_schema` | none: read the file's header, and the columns of the tables |
 //!
 //! One thread writes, and several read (see [`SqliteSaverBuilder::readers`]); no async runtime is needed. Concurrent
 //! writes are committed together (group commit), each with its own savepoint, and acknowledged after the commit: agents

@@ -18,6 +18,7 @@ use crate::error::BACKEND;
 use crate::lease;
 use crate::read::{self, Listing};
 use crate::rekey;
+use crate::schema;
 use crate::worker::Workers;
 use crate::write::{self, CheckpointRow};
 
@@ -55,6 +56,15 @@ impl BaseCheckpointSaver for SqliteSaver {
 
     async fn setup(&self) -> Result<()> {
         self.workers.calls.run(Operation::setup(), self.workers.set_up()).await
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.workers.calls.run(Operation::ping(), self.workers.ping()).await
+    }
+
+    async fn check_schema(&self) -> Result<()> {
+        let check = self.workers.read(|_, open| schema::inspect(&open.connection)?.ready().map(|_| ()));
+        self.workers.calls.run(Operation::check_schema(), check).await
     }
 
     async fn get_tuple(&self, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {

@@ -41,6 +41,8 @@ pub(crate) const ADD_TASK_PATH: &str = "ALTER TABLE writes ADD COLUMN task_path 
 pub(crate) const TABLE_INFO: &str =
     "SELECT name, \"notnull\", dflt_value IS NOT NULL, pk FROM pragma_table_info(?1)";
 
+pub(crate) const SCHEMA_VERSION: &str = "PRAGMA schema_version";
+
 pub(crate) const BEGIN: &str = "BEGIN";
 pub(crate) const BEGIN_IMMEDIATE: &str = "BEGIN IMMEDIATE";
 pub(crate) const COMMIT: &str = "COMMIT";

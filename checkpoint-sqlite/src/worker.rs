@@ -18,7 +18,7 @@ use futures_util::future::Shared;
 
 use crate::connection::{Config, Open, Slot};
 use crate::error::{BACKEND, is_busy, spoils_connection};
-use crate::{row, schema, sql, write};
+use crate::{read, row, schema, sql, write};
 
 /// At most this many writes are committed together.
 const BATCH_JOBS: usize = 256;
@@ -138,6 +138,14 @@ impl Workers {
 
     pub(crate) async fn set_up(&self) -> Result<()> {
         self.order(Order::SetUp).await
+    }
+
+    /// Reads the file's header. A file that `setup()` has still to create can be reached.
+    pub(crate) async fn ping(&self) -> Result<()> {
+        match self.read(|_, open| read::query_one(open, sql::SCHEMA_VERSION, [], |_| Ok(()))).await {
+            Err(error) if error.kind() != ErrorKind::Schema => Err(error),
+            _ => Ok(()),
+        }
     }
 
     async fn order(&self, order: impl FnOnce(oneshot::Sender<Result<()>>) -> Order) -> Result<()> {
@@ -436,9 +444,8 @@ mod tests {
 
     async fn threads(workers: &Workers) -> Vec<String> {
         let all = checkpoint_core::ThreadQuery::all();
-        let list = move |config: &Config, open: &Open| {
-            crate::read::list_threads(config, open, &all, None, usize::MAX)
-        };
+        let list =
+            move |config: &Config, open: &Open| read::list_threads(config, open, &all, None, usize::MAX);
         let (found, _) = workers.read(list).await.unwrap();
         found.into_iter().map(|info| info.thread_id.to_string()).collect()
     }

@@ -164,10 +164,10 @@ pub(crate) fn check_writes(writes: &PreparedWrites) -> Result<usize> {
     let PreparedWrites { thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, .. } = writes;
     let ids: usize =
         [thread_id, checkpoint_ns, checkpoint_id, task_id, task_path].map(|id| id.len()).iter().sum();
-    let sizes = writes
-        .rows
-        .iter()
-        .map(|row| check_size(&[ids, row.channel.len(), row.value.tag.len(), row.value.data.len()]));
+    let sizes = writes.rows.iter().map(|row| {
+        check_size(&[ids, row.channel.len(), row.value.tag.len(), row.value.data.len()])
+            .map_err(|error| error.with("channel", &row.channel))
+    });
     sizes.sum()
 }
 

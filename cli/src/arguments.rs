@@ -63,6 +63,9 @@ pub(crate) enum Command {
     /// Create or upgrade the tables. Idempotent, and safe to run from several processes concurrently.
     #[command(after_help = "Example:\n  ckpt --url sqlite:agents.sqlite setup")]
     Setup,
+    /// Check that the database has the tables that this version needs. Changes nothing.
+    #[command(after_help = "Example:\n  ckpt --url sqlite:agents.sqlite check")]
+    Check,
     /// List the threads with their newest checkpoint.
     #[command(after_help = "\
 Examples:

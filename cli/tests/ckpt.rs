@@ -94,7 +94,9 @@ fn invalid_urls_keys_and_files_have_exit_codes() {
     assert!(failure(&run(&["threads"]), 2).contains("CKPT_URL"));
     assert!(failure(&run(&["threads", "--url", "redis://:secret@host"]), 2).contains("sqlite:PATH"));
     assert!(!failure(&run(&["threads", "--url", "redis://:secret@host"]), 2).contains("secret"));
-    assert!(failure(&run(&["threads", "--url", &at("missing")]), 4).contains("`ckpt setup`"));
+    for command in ["threads", "check"] {
+        assert!(failure(&run(&[command, "--url", &at("missing")]), 4).contains("`ckpt setup`"), "{command}");
+    }
     assert!(failure(&run(&["threads", "--url", ""]), 2).contains("sqlite:PATH"));
     for no_file in ["sqlite:", "sqlite://", "sqlite::memory:"] {
         assert!(failure(&run(&["setup", "--url", no_file]), 2).contains("sqlite:PATH"));
@@ -163,6 +165,7 @@ fn threads_are_copied_pruned_and_deleted() {
     assert!(before.contains(&"rich-1".to_owned()) && golden.text(&["threads"]).contains("rich-1"));
     golden.text(&["setup"]);
     assert_eq!(golden.lines(&["setup", "--json"])[0]["ready"], true);
+    assert_eq!(golden.lines(&["check", "--json"])[0]["ready"], true);
     golden.text(&["copy-thread", "rich-1", "copy"]);
     assert_eq!(golden.lines(&["history", "copy", "--json"]).len(), 19);
     // Merging two histories needs consent.
@@ -450,6 +453,7 @@ fn completions_know_the_commands() {
     for command in [
         "demo",
         "setup",
+        "check",
         "threads",
         "history",
         "show",

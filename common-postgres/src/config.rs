@@ -8,7 +8,7 @@ mod url;
 
 use std::ffi::OsString;
 use std::fmt::{self, Write as _};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -185,11 +185,6 @@ impl PostgresConfig {
 
     /// Names and addresses of the servers, each with its port.
     fn servers(&self) -> Vec<(String, u16)> {
-        let port = |at: usize| match self.ports.as_slice() {
-            [] => DEFAULT_PORT,
-            [port] => *port,
-            ports => ports.get(at).copied().unwrap_or(DEFAULT_PORT),
-        };
         let name = |host: &str| match host.parse::<IpAddr>() {
             Ok(address) if address.is_loopback() => LOCALHOST.to_owned(),
             _ if host.is_empty() => LOCALHOST.to_owned(),
@@ -198,7 +193,34 @@ impl PostgresConfig {
         let addrs = self.host_addrs.iter().map(ToString::to_string);
         let no_host = (self.hosts.is_empty() && self.host_addrs.is_empty()).then(String::new);
         let hosts = self.hosts.iter().cloned().chain(no_host);
-        addrs.enumerate().chain(hosts.enumerate()).map(|(at, host)| (name(&host), port(at))).collect()
+        addrs.enumerate().chain(hosts.enumerate()).map(|(at, host)| (name(&host), self.port_of(at))).collect()
+    }
+
+    /// The port of the host at this position.
+    fn port_of(&self, at: usize) -> u16 {
+        match self.ports.as_slice() {
+            [] => DEFAULT_PORT,
+            [port] => *port,
+            ports => ports.get(at).copied().unwrap_or(DEFAULT_PORT),
+        }
+    }
+
+    /// The servers as errors show them, in the order in which they are tried: `host:port`, `host:port at address`, or a
+    /// socket's path.
+    pub(crate) fn shown_servers(&self) -> Vec<String> {
+        let shown = |at: usize| {
+            let (host, addr, port) = (self.hosts.get(at), self.host_addrs.get(at), self.port_of(at));
+            match (host.filter(|host| !host.is_empty()), addr) {
+                (Some(host), None) if is_socket(host) => {
+                    format!("{}/.s.PGSQL.{port}", host.trim_end_matches('/'))
+                }
+                (Some(host), None) => host_and_port(host, port),
+                (Some(host), Some(addr)) => format!("{} at {addr}", host_and_port(host, port)),
+                (None, Some(addr)) => SocketAddr::new(*addr, port).to_string(),
+                (None, None) => host_and_port(LOCALHOST, port),
+            }
+        };
+        (0..self.hosts.len().max(self.host_addrs.len()).max(1)).map(shown).collect()
     }
 
     fn from_conn_string_and(text: &str, lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self> {
@@ -546,6 +568,10 @@ pub(crate) fn invalid(message: &'static str) -> Error {
 
 fn must_be(key: &str, what: &str) -> Error {
     Error::invalid_config(format!("`{key}` must be {what}"))
+}
+
+fn host_and_port(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 fn is_socket(host: impl AsRef<str>) -> bool {

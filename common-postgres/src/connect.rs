@@ -91,7 +91,7 @@ impl ConnectionOptions {
                     ));
                 }
                 let named_statements = !self.pgbouncer.unwrap_or(false);
-                let database = Database::new(pool.clone(), false, named_statements, self.max_retries);
+                let database = Database::from_pool(pool.clone(), named_statements, self.max_retries);
                 return Ok((database, check_schema(self.schema.clone())?));
             }
         };
@@ -111,8 +111,7 @@ impl ConnectionOptions {
             config = config.pgbouncer(pgbouncer);
         }
         let schema = check_schema(self.schema.clone().or_else(|| config.schema.clone()))?;
-        let database = Database::new(config.pool()?, true, !config.uses_pgbouncer(), self.max_retries);
-        Ok((database, schema))
+        Ok((Database::from_config(&config, self.max_retries)?, schema))
     }
 }
 

@@ -1,18 +1,19 @@
 //! The connection pool, statements on its connections, and retries.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Instant;
 
-use checkpoint_core::Result;
 use checkpoint_core::backend::{Backoff, telemetry};
-use deadpool_postgres::Pool;
+use checkpoint_core::{Error, Result};
+use deadpool_postgres::{Pool, PoolError, TimeoutType};
 use futures_util::future::join3;
 use futures_util::stream::{FuturesOrdered, TryStreamExt};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{IsolationLevel, Row, SimpleQueryMessage, Statement};
 
-use crate::SYSTEM;
 use crate::error::{convert, convert_pool, is_stale_statement};
+use crate::{PostgresConfig, SYSTEM, runtime};
 
 /// A parameter and the type that is declared for it.
 pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -21,6 +22,8 @@ pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 #[derive(Clone)]
 pub struct Database {
     pool: Pool,
+    /// Host and port of each server, for errors; unknown for an application's own pool.
+    servers: Arc<[String]>,
     /// Whether the pool was made here; an application's own is not closed.
     owns_pool: bool,
     named_statements: bool,
@@ -28,10 +31,19 @@ pub struct Database {
 }
 
 impl Database {
-    /// Uses a pool. Without named statements every call sends its SQL and leaves no state on the connection, as a
-    /// pooler in transaction mode requires.
-    pub fn new(pool: Pool, owns_pool: bool, named_statements: bool, max_retries: u32) -> Self {
-        Self { pool, owns_pool, named_statements, max_retries }
+    /// Creates a pool with a configuration. Opens no connection.
+    ///
+    /// # Errors
+    /// Those of [`PostgresConfig::pool`].
+    pub fn from_config(config: &PostgresConfig, max_retries: u32) -> Result<Self> {
+        let (servers, named_statements) = (config.shown_servers().into(), !config.uses_pgbouncer());
+        Ok(Self { pool: config.pool()?, servers, owns_pool: true, named_statements, max_retries })
+    }
+
+    /// Uses an application's own pool. Without named statements every call sends its SQL and leaves no state on the
+    /// connection, as a pooler in transaction mode requires.
+    pub fn from_pool(pool: Pool, named_statements: bool, max_retries: u32) -> Self {
+        Self { pool, servers: Arc::default(), owns_pool: false, named_statements, max_retries }
     }
 
     /// How many connections the pool may open.
@@ -42,15 +54,29 @@ impl Database {
     /// Takes a connection from the pool; dropping it returns it.
     ///
     /// # Errors
-    /// [`Timeout`](checkpoint_core::ErrorKind::Timeout) when none became free in time, and any error from connecting.
+    /// [`Timeout`](checkpoint_core::ErrorKind::Timeout) when none became free in time,
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) outside of a tokio runtime or in one without I/O and
+    /// timers, and any error from connecting.
     ///
     /// # Cancellation
     /// May be dropped at any time.
     pub async fn connection(&self) -> Result<Connection> {
         let begun = Instant::now();
-        let client = self.pool.get().await.map_err(convert_pool)?;
+        let client = runtime::guarded(self.pool.get()).await?.map_err(|error| self.pool_error(error))?;
         telemetry::pool_wait(SYSTEM, begun.elapsed());
         Ok(Connection { client, named_statements: self.named_statements })
+    }
+
+    /// Converts an error of the pool, and adds the servers to one from connecting.
+    fn pool_error(&self, error: PoolError) -> Error {
+        use TimeoutType::{Recycle, Wait};
+        let was_connecting = !matches!(
+            error,
+            PoolError::Timeout(Wait | Recycle) | PoolError::Closed | PoolError::NoRuntimeSpecified
+        );
+        let error = convert_pool(error);
+        let servers = self.servers.iter().filter(|_| was_connecting);
+        servers.fold(error, |error, server| error.with("server", server))
     }
 
     /// Runs a call on a connection, and retries it on another one while it fails with a transient error: the server
@@ -65,7 +91,27 @@ impl Database {
     where
         F: Future<Output = Result<T>>,
     {
-        let mut backoff = Backoff::new(self.max_retries);
+        self.run_with(self.max_retries, attempt).await
+    }
+
+    /// Makes one round trip to the server.
+    ///
+    /// # Errors
+    /// Any error from connecting, and [`Unavailable`](checkpoint_core::ErrorKind::Unavailable) for connections that are
+    /// lost. It retries once only, since the caller waits for the answer to decide what to do.
+    ///
+    /// # Cancellation
+    /// May be dropped at any time.
+    pub async fn ping(&self) -> Result<()> {
+        let ping = |connection: Connection| async move { connection.batch("SELECT 1").await };
+        self.run_with(self.max_retries.min(1), ping).await
+    }
+
+    async fn run_with<T, F>(&self, max_retries: u32, attempt: impl Fn(Connection) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut backoff = Backoff::new(max_retries);
         loop {
             let result = match self.connection().await {
                 Ok(connection) => attempt(connection).await,
@@ -73,10 +119,9 @@ impl Database {
             };
             let Err(error) = result else { return result };
             let Some(pause) = backoff.after(&error) else { return Err(error) };
-            tracing::warn!(%error, "retrying the call");
             telemetry::retry(SYSTEM, error.kind());
             if !pause.is_zero() {
-                tokio::time::sleep(pause).await;
+                runtime::sleep(pause).await?;
             }
         }
     }
@@ -105,6 +150,7 @@ impl fmt::Debug for Database {
         // The pool's own Debug shows the driver's configuration.
         f.debug_struct("Database")
             .field("pool", &self.pool.status())
+            .field("servers", &self.servers)
             .field("owns_pool", &self.owns_pool)
             .field("named_statements", &self.named_statements)
             .field("max_retries", &self.max_retries)
@@ -393,5 +439,29 @@ impl Transaction<'_> {
     /// The transaction is committed or rolled back.
     pub async fn commit(self) -> Result<()> {
         self.transaction.commit().await.map_err(convert)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use checkpoint_core::ErrorKind;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn servers_that_cannot_be_reached_are_named() {
+        let url = "postgres://u:PASSWORD@127.0.0.1:1,localhost:2/d";
+        let database = Database::from_config(&PostgresConfig::from_conn_string(url).unwrap(), 0).unwrap();
+        let error = database.connection().await.unwrap_err();
+        let shown = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{shown}");
+        assert!(shown.ends_with(r#"(server="127.0.0.1:1", server="localhost:2")"#), "{shown}");
+        let source = error.source().map(ToString::to_string).unwrap_or_default();
+        assert!(!format!("{error:?} {source}").contains("PASSWORD"), "{error:?} {source}");
+        database.close();
+        let closed = database.connection().await.unwrap_err();
+        assert!(!closed.to_string().contains("server="), "{closed}");
     }
 }

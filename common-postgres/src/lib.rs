@@ -6,6 +6,7 @@ mod database;
 mod error;
 mod migrate;
 mod row;
+mod runtime;
 mod tls;
 
 pub use config::{PostgresConfig, SslMode};
@@ -14,7 +15,8 @@ pub use database::{Connection, Database, Param, Transaction};
 pub use error::{convert, convert_pool, is_stale_statement};
 pub use migrate::{Migrations, Step};
 pub use row::{Json, column, quote, text};
-pub use {deadpool_postgres, tokio_postgres};
+pub use runtime::check_timers;
+pub use {deadpool_postgres, secrecy, tokio_postgres};
 
 /// The backend's name in errors and spans.
 pub const BACKEND: &str = "postgres";

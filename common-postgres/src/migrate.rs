@@ -4,9 +4,11 @@ use std::time::{Duration, Instant};
 
 use checkpoint_core::backend::jitter;
 use checkpoint_core::{Error, ErrorKind, Result};
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use crate::database::{Connection, Database, Transaction};
+use crate::runtime;
 
 /// How long a process waits while another one migrates.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(120);
@@ -70,6 +72,9 @@ pub struct Migrations {
     pub steps: Vec<Step>,
     /// Indexes without a migration version. They are built if they are missing.
     pub indexes: Vec<Step>,
+    /// The tables that the migrations create: quoted names, qualified by the schema if one is set, each with the columns
+    /// that statements use.
+    pub tables: Vec<(String, &'static [&'static str])>,
 }
 
 impl Migrations {
@@ -118,8 +123,43 @@ impl Migrations {
                 )
                 .retryable(true));
             }
-            tokio::time::sleep(POLL_INTERVAL.mul_f64(0.5 + jitter())).await;
+            runtime::sleep(POLL_INTERVAL.mul_f64(0.5 + jitter())).await?;
         }
+    }
+
+    /// Checks that all migrations were applied and that the tables have their columns. One round trip, and one for each of
+    /// the [`indexes`](Self::indexes).
+    ///
+    /// # Errors
+    /// [`Schema`](ErrorKind::Schema) if not, and any error from the server.
+    ///
+    /// # Cancellation
+    /// Changes nothing.
+    pub async fn check(&self, database: &Database) -> Result<()> {
+        let sql = self.check_sql();
+        let run = |connection: Connection| {
+            let sql = &sql;
+            async move {
+                let version = self.known_version(&connection.query(sql, &[]).await?)?;
+                if version < self.required_version() {
+                    return Err(incomplete().with("version", version.unwrap_or(-1)));
+                }
+                match self.missing_indexes(&connection).await?.first().and_then(|step| step.index.as_ref()) {
+                    Some(index) => Err(incomplete().with("index", &index.name)),
+                    None => Ok(()),
+                }
+            }
+        };
+        database.run(run).await
+    }
+
+    /// Reads the version. The server resolves the names of all tables and columns, and reads no row of them.
+    fn check_sql(&self) -> String {
+        let exist = self.tables.iter().map(|(table, columns)| {
+            format!("NOT EXISTS (SELECT {} FROM {table} WHERE false)", columns.join(", "))
+        });
+        let exist: Vec<_> = exist.collect();
+        format!("SELECT max(v) FROM {} WHERE {}", self.table, exist.join(" AND "))
     }
 
     async fn is_up_to_date(&self, connection: &Connection) -> Result<bool> {
@@ -170,6 +210,11 @@ impl Migrations {
             Err(error) if error.kind() == ErrorKind::Schema => return Ok(None),
             rows => rows?,
         };
+        self.known_version(&rows)
+    }
+
+    /// The version in a result; fails if it is newer than this program.
+    fn known_version(&self, rows: &[Row]) -> Result<Option<i32>> {
         let version: Option<i32> = rows.first().and_then(|row| row.try_get(0).ok()).flatten();
         if version > self.newest_version() {
             return Err(Error::new(
@@ -213,6 +258,10 @@ impl Migrations {
             .await?;
         Ok(rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)))
     }
+}
+
+fn incomplete() -> Error {
+    Error::new(ErrorKind::Schema, "the tables are older than this program needs them; run setup()")
 }
 
 async fn drop_invalid(connection: &Connection, index: &str) -> Result<()> {

@@ -46,6 +46,8 @@
 //! | `list_namespaces` | a skip scan of the index on prefixes |
 //! | `put`, `delete` | the primary key; vectors in the same statement |
 //! | `sweep_ttl` | the index on expiry, 1,000 items a round trip, until one finds fewer |
+//! | `ping` | nothing: 1 round trip |
+//! | `check_schema` | 1 round trip, 1 more with an index for filters, 3 more with one for queries |
 //! | `setup` | 1 round trip once the tables exist, 1 more with an index for filters, 4 more with one for queries |
 //!
 //! The conformance suite counts round trips and statements, and compares them with this page.
@@ -100,7 +102,7 @@
 //!
 //! | kind | when |
 //! |---|---|
-//! | `InvalidConfig` | a connection string or option is invalid; password, role, database or certificate is rejected; the role lacks a privilege; the embeddings return vectors of another length than `dims` |
+//! | `InvalidConfig` | a connection string or option is invalid; password, role, database or certificate is rejected; the role lacks a privilege; there is no tokio runtime with I/O and timers; the embeddings return vectors of another length than `dims` |
 //! | `Schema` | the tables are missing (run `setup()`), newer than this program, or made for another index; the server has no pgvector (the message says what to install) |
 //! | `InvalidArgument` | an invalid namespace, filter, TTL or value; U+0000 in a key or value; an id too long for an index |
 //! | `Unsupported` | a query without an index; the server is read-only |
@@ -120,6 +122,6 @@ mod sweep;
 mod write;
 
 pub use builder::{AnnIndex, PostgresStoreBuilder, VectorType};
-pub use common_postgres::{PostgresConfig, SslMode, deadpool_postgres, tokio_postgres};
+pub use common_postgres::{PostgresConfig, SslMode, deadpool_postgres, secrecy, tokio_postgres};
 pub use store::PostgresStore;
 pub use sweep::TtlSweeper;

@@ -12,6 +12,11 @@ use crate::builder::VectorIndex;
 /// The advisory lock of setup: one process at a time per database.
 const LOCK: i64 = i64::from_be_bytes(*b"stor-mig");
 
+/// The columns that statements use.
+const ITEM_COLUMNS: &[&str] =
+    &["prefix", "key", "value", "created_at", "updated_at", "expires_at", "ttl_minutes"];
+const VECTOR_COLUMNS: &[&str] = &["prefix", "key", "field_name", "embedding"];
+
 /// The tables of one schema.
 #[derive(Debug)]
 pub(crate) struct Tables {
@@ -32,6 +37,7 @@ impl Tables {
             lock_key: LOCK,
             steps: item_steps(&s),
             indexes: if filter_index { vec![value_index(&s)] } else { Vec::new() },
+            tables: vec![(format!("{s}store"), ITEM_COLUMNS)],
         };
         let vectors = index.as_ref().map(|index| Migrations {
             schema,
@@ -39,6 +45,7 @@ impl Tables {
             lock_key: LOCK,
             steps: vector_steps(&s, index),
             indexes: Vec::new(),
+            tables: vec![(format!("{s}store_vectors"), VECTOR_COLUMNS)],
         });
         Self { prefix: s, items, vectors, index }
     }
@@ -61,6 +68,13 @@ impl Tables {
                 self.check_vectors(&connection, index).await
             })
             .await
+    }
+
+    pub(crate) async fn check_schema(&self, database: &Database) -> Result<()> {
+        self.items.check(database).await?;
+        let (Some(vectors), Some(index)) = (&self.vectors, &self.index) else { return Ok(()) };
+        vectors.check(database).await?;
+        database.run(|connection| async move { self.check_vectors(&connection, index).await }).await
     }
 
     /// Fails if the existing vectors or their index were made for another configuration.

@@ -232,7 +232,7 @@ impl PostgresStore {
     /// failed sweep is logged, and the next one tries again.
     ///
     /// # Errors
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) outside a tokio runtime.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) outside of a tokio runtime, and in one without a time driver.
     pub fn start_ttl_sweeper(&self, every: Duration) -> Result<TtlSweeper> {
         TtlSweeper::start(self.clone(), every)
     }
@@ -316,6 +316,15 @@ impl BaseStore for PostgresStore {
     async fn setup(&self) -> Result<()> {
         let setup = self.shared.tables.set_up(&self.shared.database);
         self.shared.calls.run(Operation::setup(), setup).await
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.shared.calls.run(Operation::ping(), self.shared.database.ping()).await
+    }
+
+    async fn check_schema(&self) -> Result<()> {
+        let check = self.shared.tables.check_schema(&self.shared.database);
+        self.shared.calls.run(Operation::check_schema(), check).await
     }
 
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use checkpoint_core::Result;
 use checkpoint_core::store::BaseStore;
-use checkpoint_core::{Error, Result};
-use tokio::runtime::Handle;
+use common_postgres::check_timers;
 use tokio::task::JoinHandle;
 
 use crate::PostgresStore;
@@ -20,9 +20,8 @@ pub struct TtlSweeper(JoinHandle<()>);
 
 impl TtlSweeper {
     pub(crate) fn start(store: PostgresStore, every: Duration) -> Result<Self> {
-        let runtime = Handle::try_current()
-            .map_err(|error| Error::invalid_config("a sweeper needs a tokio runtime").with_source(error))?;
-        Ok(Self(runtime.spawn(async move {
+        check_timers()?;
+        Ok(Self(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(every.max(MIN_INTERVAL)).await;
                 if store.is_closed() {

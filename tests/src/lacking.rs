@@ -25,6 +25,14 @@ macro_rules! delegating {
             self.0.setup().await
         }
 
+        async fn ping(&self) -> Result<()> {
+            self.0.ping().await
+        }
+
+        async fn check_schema(&self) -> Result<()> {
+            self.0.check_schema().await
+        }
+
         async fn get_tuple(&self, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
             self.0.get_tuple(config).await
         }

@@ -48,6 +48,14 @@ impl BaseStore for Lying {
         self.0.setup().await
     }
 
+    async fn ping(&self) -> Result<()> {
+        self.0.ping().await
+    }
+
+    async fn check_schema(&self) -> Result<()> {
+        self.0.check_schema().await
+    }
+
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
         match self.1 {
             Lie::PutsDoNothing if ops.iter().all(|op| matches!(op, Op::Put(_))) => {

@@ -142,6 +142,14 @@ impl BaseStore for Recorded {
         self.store.setup().await
     }
 
+    async fn ping(&self) -> Result<()> {
+        self.store.ping().await
+    }
+
+    async fn check_schema(&self) -> Result<()> {
+        self.store.check_schema().await
+    }
+
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
         {
             let mut puts = self.puts.lock().unwrap_or_else(PoisonError::into_inner);

@@ -124,6 +124,13 @@ pub enum StoreCall {
         /// Whether the store has an index.
         indexed: bool,
     },
+    /// A `ping`.
+    Ping,
+    /// A `check_schema` of a database that is set up.
+    CheckSchema {
+        /// Whether the store has an index.
+        indexed: bool,
+    },
 }
 
 /// A store whose round trips are counted.

@@ -152,6 +152,10 @@ pub enum Call {
     },
     /// A `setup` of a database that is set up.
     Setup,
+    /// A `ping`.
+    Ping,
+    /// A `check_schema` of a database that is set up.
+    CheckSchema,
 }
 
 /// A saver whose round trips are counted.

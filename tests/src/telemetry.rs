@@ -1,4 +1,4 @@
-//! Records the spans and metrics of calls.
+//! Records the spans, warnings and metrics of calls.
 //!
 //! A [`Recording`] sets its subscriber and its recorder on whichever thread polls the call, so that concurrent cases do
 //! not see each other's, and a global subscriber or recorder is left alone.
@@ -20,12 +20,12 @@ use metrics::{
 use tracing::field::{Field, Visit};
 use tracing::instrument::WithSubscriber;
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Dispatch, Event, Subscriber};
+use tracing::{Dispatch, Event, Level, Subscriber};
 
 use crate::case::Failure;
 use crate::{Saver, Store};
 
-/// The spans and metrics of calls.
+/// The spans, warnings and metrics of calls.
 #[derive(Debug)]
 pub struct Recording {
     dispatch: Dispatch,
@@ -71,6 +71,11 @@ impl Recording {
         self.spans.lock().clone()
     }
 
+    /// Returns the fields of events at level WARN or ERROR, in their order. The text is the field `message`.
+    pub fn warnings(&self) -> Vec<BTreeMap<&'static str, String>> {
+        lock(&self.spans.warnings).clone()
+    }
+
     /// Returns the value of a counter with exactly these labels.
     pub fn counter(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
         let counters = lock(&self.metrics.counters);
@@ -96,21 +101,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[derive(Debug, Default)]
-struct Spans(Mutex<Vec<RecordedSpan>>);
+struct Spans {
+    spans: Mutex<Vec<RecordedSpan>>,
+    warnings: Mutex<Vec<BTreeMap<&'static str, String>>>,
+}
 
 impl Spans {
     fn lock(&self) -> MutexGuard<'_, Vec<RecordedSpan>> {
-        lock(&self.0)
+        lock(&self.spans)
     }
 }
 
-/// A subscriber for the spans of database operations.
+/// A subscriber for the spans of database operations, and for warnings.
 #[derive(Debug)]
 struct SpanRecorder(Arc<Spans>);
 
 impl Subscriber for SpanRecorder {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.is_span() && metadata.fields().field("db.operation.name").is_some()
+        let is_span = metadata.is_span() && metadata.fields().field("db.operation.name").is_some();
+        is_span || (metadata.is_event() && *metadata.level() <= Level::WARN)
     }
 
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
@@ -131,7 +140,11 @@ impl Subscriber for SpanRecorder {
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
-    fn event(&self, _: &Event<'_>) {}
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = RecordedSpan::default();
+        event.record(&mut fields);
+        lock(&self.0.warnings).push(fields.fields);
+    }
 
     fn enter(&self, _: &Id) {}
 

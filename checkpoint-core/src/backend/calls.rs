@@ -7,23 +7,30 @@ use async_lock::RwLock;
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug_span};
 
+use super::retry::named;
 use super::telemetry::{CallMetrics, Component, Name};
 use crate::store::Op;
 use crate::{CheckpointConfig, Error, ErrorKind, Lease, ListQuery, RekeyOptions, Result};
 
-/// A call's name and span.
+/// A call's name and span, and what it stores.
 #[derive(Debug)]
 #[must_use = "give it to Calls::run"]
-pub struct Operation {
+pub struct Operation<'a> {
     name: Name,
     span: Span,
+    /// Added to the call's error, unless the error has it or it is empty.
+    context: [(&'static str, &'a str); 4],
 }
+
+/// The context of calls that store nothing: their errors name what they read.
+const NO_CONTEXT: [(&str, &str); 4] = [("", ""); 4];
 
 /// One call site for each operation: the name of a span is static.
 macro_rules! operation {
     ($name:expr $(, $($field:ident).+ = $value:expr)* $(,)?) => {
         Operation {
             name: $name,
+            context: NO_CONTEXT,
             span: debug_span!(
                 $name.as_str(),
                 otel.kind = "client",
@@ -50,10 +57,20 @@ macro_rules! on_config {
     };
 }
 
-impl Operation {
+impl<'a> Operation<'a> {
     /// `setup` of a saver or a store.
     pub fn setup() -> Self {
         operation!(Name::Setup)
+    }
+
+    /// `ping` of a saver or a store.
+    pub fn ping() -> Self {
+        operation!(Name::Ping)
+    }
+
+    /// `check_schema` of a saver or a store.
+    pub fn check_schema() -> Self {
+        operation!(Name::CheckSchema)
     }
 
     /// `get_tuple` with its config.
@@ -84,19 +101,32 @@ impl Operation {
     }
 
     /// `put` of the checkpoint with this id.
-    pub fn put(config: &CheckpointConfig, checkpoint_id: &str) -> Self {
-        operation!(
+    pub fn put(config: &'a CheckpointConfig, checkpoint_id: &'a str) -> Self {
+        let operation = operation!(
             Name::Put,
             thread_id = config.thread_id(),
             checkpoint_ns = config.checkpoint_ns(),
             checkpoint_id = checkpoint_id,
             parent_checkpoint_id = config.checkpoint_id(),
-        )
+        );
+        operation.on(config, checkpoint_id, "")
     }
 
     /// `put_writes` of a task.
-    pub fn put_writes(config: &CheckpointConfig, task_id: &str) -> Self {
-        on_config!(Name::PutWrites, config, task_id = task_id)
+    pub fn put_writes(config: &'a CheckpointConfig, task_id: &'a str) -> Self {
+        let operation = on_config!(Name::PutWrites, config, task_id = task_id);
+        operation.on(config, config.checkpoint_id().unwrap_or_default(), task_id)
+    }
+
+    /// Names what the call stores in its error.
+    fn on(mut self, config: &'a CheckpointConfig, checkpoint_id: &'a str, task_id: &'a str) -> Self {
+        self.context = [
+            ("thread_id", config.thread_id()),
+            ("checkpoint_ns", config.checkpoint_ns()),
+            ("checkpoint_id", checkpoint_id),
+            ("task_id", task_id),
+        ];
+        self
     }
 
     /// `acquire_lease` of a thread.
@@ -205,7 +235,7 @@ impl Calls {
         Self { backend, metrics, closed: AtomicBool::new(false), under_way: RwLock::new(()) }
     }
 
-    /// Runs a call in its span, measures it, and adds backend and operation to its error.
+    /// Runs a call in its span, measures it, and adds backend and operation to its error, and what it was to store.
     ///
     /// # Errors
     /// Any error from the call, and [`Unavailable`](ErrorKind::Unavailable) after [`close`](Self::close).
@@ -214,12 +244,14 @@ impl Calls {
     /// Drops the call, which then appears in no metric.
     pub async fn run<T>(
         &self,
-        operation: Operation,
+        operation: Operation<'_>,
         call: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
         let observed = self.observe(operation);
         let result = match self.under_way.try_read() {
-            Some(_guard) if !self.is_closed() => call.instrument(observed.span.clone()).await,
+            Some(_guard) if !self.is_closed() => {
+                named(observed.name.as_str(), call).instrument(observed.span.clone()).await
+            }
             _ => Err(Error::new(ErrorKind::Unavailable, "it is closed; make a new one")),
         };
         observed.end(result)
@@ -253,14 +285,14 @@ impl Calls {
         self.metrics.system
     }
 
-    fn observe(&self, operation: Operation) -> Observed<'_> {
-        let Operation { name, span } = operation;
+    fn observe<'a>(&'a self, operation: Operation<'a>) -> Observed<'a> {
+        let Operation { name, span, context } = operation;
         // A disabled span would still look the names up.
         if !span.is_disabled() {
             span.record("db.system.name", self.metrics.system);
             span.record("checkpoint.component", self.metrics.component.as_str());
         }
-        Observed { calls: self, name, span, begun: Instant::now() }
+        Observed { calls: self, name, span, context, begun: Instant::now() }
     }
 }
 
@@ -269,20 +301,25 @@ struct Observed<'a> {
     calls: &'a Calls,
     name: Name,
     span: Span,
+    context: [(&'static str, &'a str); 4],
     begun: Instant,
 }
 
 impl Observed<'_> {
     /// Counts the call, and adds what its error lacks.
     fn end<T>(self, result: Result<T>) -> Result<T> {
-        let Self { calls, name, span, begun } = self;
+        let Self { calls, name, span, context, begun } = self;
         let error = result.as_ref().err().map(Error::kind);
         calls.metrics.count(name, begun.elapsed(), error);
         if let Some(kind) = error {
             span.record("error.type", kind.as_str());
             span.record("otel.status_code", "ERROR");
         }
-        result.map_err(|error| error.at(calls.backend, name.as_str()))
+        result.map_err(|error| {
+            let known = context.into_iter().filter(|(_, value)| !value.is_empty());
+            let error = known.fold(error, |error, (key, value)| error.with_missing(key, value));
+            error.at(calls.backend, name.as_str())
+        })
     }
 }
 
@@ -300,6 +337,17 @@ mod tests {
     async fn errors_name_backend_and_operation() {
         let failed = calls().run(Operation::setup(), ready(Err::<(), _>(Error::codec("bad")))).await;
         assert_eq!(failed.unwrap_err().to_string(), "test: setup: bad");
+    }
+
+    #[tokio::test]
+    async fn errors_name_what_was_to_be_stored() {
+        let config = CheckpointConfig::new("t").with_checkpoint_id("c");
+        let bad = Error::codec("bad").with("channel", "ch").with("task_id", "known");
+        let error =
+            calls().run(Operation::put_writes(&config, "task"), ready(Err::<(), _>(bad))).await.unwrap_err();
+        let expected =
+            r#"test: put_writes: bad (channel="ch", task_id="known", thread_id="t", checkpoint_id="c")"#;
+        assert_eq!(error.to_string(), expected);
     }
 
     #[tokio::test]

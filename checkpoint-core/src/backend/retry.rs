@@ -1,5 +1,8 @@
 //! Whether and when a failed call is retried.
 
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use crate::{Error, ErrorKind};
@@ -12,6 +15,23 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// No retries after this time: each attempt on a server that accepts no connection costs a whole connect timeout.
 const MAX_TIME: Duration = Duration::from_secs(5);
+
+thread_local! {
+    /// The name of the call that this thread polls.
+    static OPERATION: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// Polls a call under its name, which the events of its retries have.
+pub(super) async fn named<T>(operation: &'static str, call: impl Future<Output = T>) -> T {
+    let mut call = pin!(call);
+    poll_fn(|context| {
+        let outer = OPERATION.replace(operation);
+        let polled = call.as_mut().poll(context);
+        OPERATION.set(outer);
+        polled
+    })
+    .await
+}
 
 /// Exponential backoff with jitter. Sleeping is up to the caller, who has a runtime.
 #[derive(Debug)]
@@ -30,7 +50,8 @@ impl Backoff {
     /// The pause before the next attempt, or `None` to give up: the error is not transient, is a timeout (which has cost
     /// the caller enough time already), or there were too many attempts.
     ///
-    /// The first retry has no pause: the usual cause is a connection that was cut while it was idle.
+    /// The first retry has no pause: the usual cause is a connection that was cut while it was idle. Every retry leaves an
+    /// event at level WARN; see [`telemetry`](super::telemetry).
     pub fn after(&mut self, error: &Error) -> Option<Duration> {
         let is_transient = error.is_retryable() && error.kind() != ErrorKind::Timeout;
         if !is_transient || self.failed >= self.max_retries || self.begun.elapsed() >= MAX_TIME {
@@ -38,6 +59,15 @@ impl Backoff {
         }
         let pause = if self.failed == 0 { Duration::ZERO } else { pause(self.failed) };
         self.failed += 1;
+        tracing::warn!(
+            db.operation.name = OPERATION.get(),
+            attempt = self.failed,
+            pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
+            error.type = error.kind().as_str(),
+            // Without its context and source.
+            error.message = error.message(),
+            "the attempt failed; trying again"
+        );
         Some(pause)
     }
 }

@@ -81,7 +81,8 @@ impl<'a> SplitCheckpoint<'a> {
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a channel without a version; any error from the rules;
     /// [`Conflict`](crate::ErrorKind::Conflict) for a channel that is both unchanged and new; else as
-    /// [`ChannelValue::from_typed`], [`ChannelValue::to_typed`] and [`ValueCodec::seal`].
+    /// [`ChannelValue::from_typed`], [`ChannelValue::to_typed`] and [`ValueCodec::seal`]. The error for a value names its
+    /// channel.
     pub fn new(
         codec: &ValueCodec,
         rules: &impl SplitRules,
@@ -96,40 +97,45 @@ impl<'a> SplitCheckpoint<'a> {
         };
         let mut split = Self { inline: Vec::new(), blobs: Vec::new(), carried_over: BTreeMap::new() };
         for (channel, value) in &checkpoint.channel_values {
-            let value = codec.normalize(value)?;
-            if codec.cipher.is_none() && !is_marked(channel, &value) && rules.is_inline(&value) {
-                split.inline.push((channel, Inline::Value(value)));
-                continue;
-            }
-            if is_marked(channel, &value) {
-                split.inline.push((channel, Inline::DeltaSnapshot));
-            }
-            let version = checkpoint.channel_versions.get(channel).ok_or_else(|| {
-                Error::invalid_argument("a channel has a value but no version; add it to channel_versions")
-                    .with("channel", channel)
-            })?;
-            rules.check_name("channel", channel)?;
-            if value.as_blob().is_some() && !new_versions.contains_key(channel) {
-                split.carried_over.insert(channel, version);
-                continue;
-            }
-            let version = rules.version_key(version)?;
-            let data = AssociatedData::Blob {
-                thread_id: config.thread_id(),
-                checkpoint_ns: config.checkpoint_ns(),
-                channel,
-                version: &version,
-            };
-            let typed = value.to_typed()?;
-            let (value, addresses, segments) = match rules.segments() {
-                None => (codec.seal(typed, &data)?, Addresses::default(), Vec::new()),
-                Some(codec) => {
-                    let SplitValue { value, addresses, segments } = codec.split(typed, &data)?;
-                    (value, addresses, segments)
+            let mut add = || {
+                let value = codec.normalize(value)?;
+                if codec.cipher.is_none() && !is_marked(channel, &value) && rules.is_inline(&value) {
+                    split.inline.push((channel, Inline::Value(value)));
+                    return Ok(());
                 }
+                if is_marked(channel, &value) {
+                    split.inline.push((channel, Inline::DeltaSnapshot));
+                }
+                let version = checkpoint.channel_versions.get(channel).ok_or_else(|| {
+                    Error::invalid_argument(
+                        "a channel has a value but no version; add it to channel_versions",
+                    )
+                })?;
+                rules.check_name("channel", channel)?;
+                if value.as_blob().is_some() && !new_versions.contains_key(channel) {
+                    split.carried_over.insert(channel, version);
+                    return Ok(());
+                }
+                let version = rules.version_key(version)?;
+                let data = AssociatedData::Blob {
+                    thread_id: config.thread_id(),
+                    checkpoint_ns: config.checkpoint_ns(),
+                    channel,
+                    version: &version,
+                };
+                let typed = value.to_typed()?;
+                let (value, addresses, segments) = match rules.segments() {
+                    None => (codec.seal(typed, &data)?, Addresses::default(), Vec::new()),
+                    Some(codec) => {
+                        let SplitValue { value, addresses, segments } = codec.split(typed, &data)?;
+                        (value, addresses, segments)
+                    }
+                };
+                rules.check_name("type", &value.tag)?;
+                split.blobs.push(BlobRow { channel: channel.clone(), version, value, addresses, segments });
+                Ok(())
             };
-            rules.check_name("type", &value.tag)?;
-            split.blobs.push(BlobRow { channel: channel.clone(), version, value, addresses, segments });
+            add().map_err(|error: Error| error.with_missing("channel", channel))?;
         }
         for channel in &options.unchanged {
             let version = checkpoint.unchanged_version(channel)?;

@@ -15,7 +15,12 @@
 //! | `db.operation.batch.size` | the number of operations of a store's `batch` with several or none |
 //! | `otel.status_code`, `error.type` | `ERROR` and the [`ErrorKind`] of a call that failed, such as `unavailable` |
 //!
-//! No field has a stored value, a key or a password. A retry is an event at level WARN in the span of its call.
+//! No field has a stored value, a key or a password.
+//!
+//! # Events
+//! A retry is an event at level WARN in the span of its call, whose fields say what was tried and when it is tried again:
+//! `db.operation.name`, `attempt` (the number of the one that failed), `pause_ms`, `error.type` (its [`ErrorKind`]) and
+//! `error.message` (without ids and without the source).
 //!
 //! # Metrics
 //! They go through the [`metrics`] facade: install any recorder to see them, then call [`describe`] if it shows units and
@@ -94,6 +99,8 @@ pub fn describe() {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Name {
     Setup,
+    Ping,
+    CheckSchema,
     GetTuple,
     List,
     ListThreads,
@@ -119,11 +126,13 @@ pub(super) enum Name {
 }
 
 impl Name {
-    const COUNT: usize = 22;
+    const COUNT: usize = 25;
 
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Setup => "setup",
+            Self::Ping => "ping",
+            Self::CheckSchema => "check_schema",
             Self::GetTuple => "get_tuple",
             Self::List => "list",
             Self::ListThreads => "list_threads",

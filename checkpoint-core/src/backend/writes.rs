@@ -43,7 +43,7 @@ impl PreparedWrites {
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) when the config names no checkpoint, the id is not a
     /// UUID, or there are more than 2^31 writes; else as [`ChannelValue::from_typed`], [`ChannelValue::to_typed`] and
-    /// [`ValueCodec::seal`].
+    /// [`ValueCodec::seal`]. The error for a value names its channel.
     pub fn new(
         codec: &ValueCodec,
         config: &CheckpointConfig,
@@ -60,7 +60,9 @@ impl PreparedWrites {
                 None => i32::try_from(position)
                     .map_err(|_| Error::invalid_argument("too many writes in one call"))?,
             };
-            let value = codec.seal_value(value, &key.write_data(task_id, idx, channel))?;
+            let value = codec
+                .seal_value(value, &key.write_data(task_id, idx, channel))
+                .map_err(|error| error.with_missing("channel", channel))?;
             Ok(WriteRow { idx, channel: channel.clone(), value })
         };
         let mut rows = writes.iter().enumerate().map(row).collect::<Result<Vec<_>>>()?;

@@ -527,6 +527,14 @@ impl BaseCheckpointSaver for InMemorySaver {
         self.calls.run(Operation::setup(), ready(Ok(()))).await
     }
 
+    async fn ping(&self) -> Result<()> {
+        self.calls.run(Operation::ping(), ready(Ok(()))).await
+    }
+
+    async fn check_schema(&self) -> Result<()> {
+        self.calls.run(Operation::check_schema(), ready(Ok(()))).await
+    }
+
     async fn get_tuple(&self, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
         let read = async {
             let state = self.read();

@@ -246,6 +246,14 @@ impl BaseStore for InMemoryStore {
         self.0.calls.run(Operation::setup(), ready(Ok(()))).await
     }
 
+    async fn ping(&self) -> Result<()> {
+        self.0.calls.run(Operation::ping(), ready(Ok(()))).await
+    }
+
+    async fn check_schema(&self) -> Result<()> {
+        self.0.calls.run(Operation::check_schema(), ready(Ok(()))).await
+    }
+
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
         self.0.calls.run(Operation::batch(&ops), self.run(ops, now)).await
     }

@@ -1,5 +1,7 @@
 //! The MessagePack encoder, byte for byte compatible with Python's (ormsgpack with LangGraph's options).
 
+mod hashed;
+
 use std::cell::Cell;
 
 use serde::ser::{self, Serialize};
@@ -24,6 +26,11 @@ thread_local! {
 /// tuples as lists, unit variants as text, `f32` as double, integers in the fewest bytes.
 ///
 /// Types that name a Python class (see [`crate::python`]) become extensions.
+///
+/// A `HashMap` or `HashSet` (of the standard library or hashbrown) is written in the order of its encoded keys or items, so
+/// equal values have equal bytes. All other collections keep their order. A hash map that serde passes on entry by entry,
+/// because it is `#[serde(flatten)]`ed or the content of an internally tagged enum, has no such order: use a `BTreeMap`
+/// there.
 ///
 /// # Errors
 /// [`ErrorKind::Codec`](crate::ErrorKind::Codec) for what Python could not encode: nesting beyond 254 containers (not
@@ -507,6 +514,15 @@ impl<'a> ser::Serializer for &'a mut Encoder {
     }
     fn serialize_map(self, len: Option<usize>) -> Result<Compound<'a>> {
         Compound::open(self, len, true)
+    }
+    fn collect_seq<I: IntoIterator<Item: Serialize>>(self, items: I) -> Result<()> {
+        self.list(items)
+    }
+    fn collect_map<K: Serialize, V: Serialize, I>(self, entries: I) -> Result<()>
+    where
+        I: IntoIterator<Item = (K, V)>,
+    {
+        self.entries(entries)
     }
     fn serialize_struct(self, name: &'static str, len: usize) -> Result<Compound<'a>> {
         let object = PythonClass::parse(name).map(|class| self.open_object(class)).transpose()?;

@@ -1,11 +1,15 @@
 //! The dynamic value: MessagePack with LangGraph's extension types.
 
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+
 use bytes::Bytes;
+use indexmap::IndexMap;
 use serde::de::{Deserialize, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::{EXT_NAME, decode, encode};
-use crate::Result;
+use crate::{Result, Str};
 
 /// Any value of a channel, for callers without a Rust type for it.
 ///
@@ -119,16 +123,122 @@ impl Value {
 
 from! {
     Value:
+    () => |_nothing| Self::Nil,
     bool => |flag| Self::Bool(flag),
+    i8 => |number| Self::Int(number.into()),
+    i16 => |number| Self::Int(number.into()),
     i32 => |number| Self::Int(number.into()),
-    u32 => |number| Self::Int(number.into()),
     i64 => |number| Self::Int(number),
+    // No platform has more than 64 bits.
+    isize => |number| Self::Int(i64::try_from(number).unwrap_or(i64::MAX)),
+    u8 => |number| Self::Int(number.into()),
+    u16 => |number| Self::Int(number.into()),
+    u32 => |number| Self::Int(number.into()),
     u64 => |number| i64::try_from(number).map_or(Self::UInt(number), Self::Int),
+    usize => |number| u64::try_from(number).unwrap_or(u64::MAX).into(),
+    f32 => |number| Self::Float(number.into()),
     f64 => |number| Self::Float(number),
     &str => |text| Self::Str(text.into()),
     String => |text| Self::Str(text),
+    &String => |text| Self::Str(text.clone()),
+    Cow<'_, str> => |text| Self::Str(text.into_owned()),
+    Str => |text| Self::Str((*text).into()),
     Bytes => |data| Self::Bin(data),
-    Vec<Value> => |items| Self::Array(items),
+    serde_json::Map<String, serde_json::Value> => |entries| Self::Map(pairs(entries)),
+}
+
+/// A number beyond 64 bits becomes the nearest double.
+impl From<serde_json::Value> for Value {
+    fn from(json: serde_json::Value) -> Self {
+        match json {
+            serde_json::Value::Null => Self::Nil,
+            serde_json::Value::Bool(flag) => flag.into(),
+            serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+                (Some(number), _) => number.into(),
+                (_, Some(number)) => number.into(),
+                // `as_f64` fails for some of the numbers of `serde_json/arbitrary_precision`.
+                _ => Self::Float(number.to_string().parse().unwrap_or(f64::NAN)),
+            },
+            serde_json::Value::String(text) => text.into(),
+            serde_json::Value::Array(items) => items.into(),
+            serde_json::Value::Object(entries) => entries.into(),
+        }
+    }
+}
+
+impl<T> From<Option<T>> for Value
+where
+    Self: From<T>,
+{
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Nil, Self::from)
+    }
+}
+
+/// A list, also of numbers that are bytes: give bytes as [`Bytes`].
+impl<T> From<Vec<T>> for Value
+where
+    Self: From<T>,
+{
+    fn from(items: Vec<T>) -> Self {
+        Self::Array(items.into_iter().map(Self::from).collect())
+    }
+}
+
+impl<T, const N: usize> From<[T; N]> for Value
+where
+    Self: From<T>,
+{
+    fn from(items: [T; N]) -> Self {
+        Self::Array(items.into_iter().map(Self::from).collect())
+    }
+}
+
+impl<T: Clone> From<&[T]> for Value
+where
+    Self: From<T>,
+{
+    fn from(items: &[T]) -> Self {
+        Self::Array(items.iter().cloned().map(Self::from).collect())
+    }
+}
+
+impl<K, V> From<BTreeMap<K, V>> for Value
+where
+    Self: From<K> + From<V>,
+{
+    fn from(entries: BTreeMap<K, V>) -> Self {
+        Self::Map(pairs(entries))
+    }
+}
+
+impl<K, V> From<IndexMap<K, V>> for Value
+where
+    Self: From<K> + From<V>,
+{
+    fn from(entries: IndexMap<K, V>) -> Self {
+        Self::Map(pairs(entries))
+    }
+}
+
+/// In the order in which [`to_msgpack`](super::to_msgpack) writes a hash map.
+impl<K, V, S> From<HashMap<K, V, S>> for Value
+where
+    Self: From<K> + From<V>,
+{
+    fn from(entries: HashMap<K, V, S>) -> Self {
+        let mut entries = pairs(entries);
+        // Keys that cannot be encoded fail later, in any order.
+        entries.sort_by_cached_key(|(key, _)| key.to_msgpack().unwrap_or_default());
+        Self::Map(entries)
+    }
+}
+
+fn pairs<K, V>(entries: impl IntoIterator<Item = (K, V)>) -> Vec<(Value, Value)>
+where
+    Value: From<K> + From<V>,
+{
+    entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect()
 }
 
 impl Serialize for Value {
@@ -268,12 +378,44 @@ mod tests {
         let bytes = value.to_msgpack().unwrap();
         assert_eq!(to_msgpack(&value).unwrap(), bytes, "both encoders agree");
         assert_eq!(from_msgpack::<Value>(&bytes).unwrap(), value);
-        let field: std::collections::BTreeMap<String, Value> = from_msgpack(
-            &to_msgpack(&[("x", ext.clone())].into_iter().collect::<std::collections::BTreeMap<_, _>>())
-                .unwrap(),
-        )
-        .unwrap();
+        let field: BTreeMap<String, Value> =
+            from_msgpack(&to_msgpack(&[("x", ext.clone())].into_iter().collect::<BTreeMap<_, _>>()).unwrap())
+                .unwrap();
         assert_eq!(field.get("x"), Some(&ext));
+    }
+
+    #[test]
+    fn values_are_made_from_what_programs_have() {
+        use serde_json::json;
+
+        let map = |entries: &[(&str, Value)]| {
+            Value::Map(entries.iter().map(|(key, value)| ((*key).into(), value.clone())).collect())
+        };
+        for (value, expected) in [
+            (Value::from(usize::MAX), Value::UInt(u64::MAX)),
+            (Value::from(7_usize), Value::Int(7)),
+            (Value::from(isize::MIN), Value::Int(i64::MIN)),
+            (Value::from(i64::MAX as u64 + 1), Value::UInt(1 << 63)),
+            (Value::from(-1_i8), Value::Int(-1)),
+            (Value::from(0.5_f32), Value::Float(0.5)),
+            (Value::from(None::<u8>), Value::Nil),
+            (Value::from(Some(vec![Some("a"), None])), Value::Array(vec!["a".into(), Value::Nil])),
+            (Value::from(vec![1_u8, 2]), Value::Array(vec![Value::Int(1), Value::Int(2)])),
+            (Value::from(&[1_u64, 2][..]), Value::from([1, 2])),
+            (Value::from(BTreeMap::from([("k", vec![1])])), map(&[("k", Value::from([1]))])),
+            (Value::from(IndexMap::from([("b", 1), ("a", 2)])), map(&[("b", 1.into()), ("a", 2.into())])),
+            (Value::from(json!(null)), Value::Nil),
+            (Value::from(json!(u64::MAX)), Value::UInt(u64::MAX)),
+            (Value::from(json!(-1.5)), Value::Float(-1.5)),
+            (
+                Value::from(json!({"a": [1, "x", true]})),
+                map(&[("a", Value::Array(vec![1.into(), "x".into(), true.into()]))]),
+            ),
+        ] {
+            assert_eq!(value, expected);
+        }
+        let hashed: HashMap<_, _> = (0..50).map(|number| (number.to_string(), number)).collect();
+        assert_eq!(Value::from(hashed.clone()).to_msgpack().unwrap(), to_msgpack(&hashed).unwrap());
     }
 
     fn list_key() -> Value {

@@ -1,9 +1,11 @@
 //! Convenience calls on every store.
 
 use std::future::IntoFuture;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use serde::de::DeserializeOwned;
 use serde::ser::Serialize;
 
 use super::{
@@ -15,10 +17,62 @@ use crate::{Error, ErrorKind, Result, Str};
 /// Convenience calls on every store. Do not implement it yourself.
 ///
 /// Each call returns a builder that runs when it is awaited. Its errors are those of [`BaseStore::batch`].
+///
+/// A builder is no future yet: functions that take futures get one by `into_future()`.
+///
+/// ```
+/// use std::future::IntoFuture;
+///
+/// use checkpoint_core::InMemoryStore;
+/// use checkpoint_core::store::{BatchedStore, StoreExt};
+/// use futures_util::future::{join_all, try_join_all};
+/// use serde_json::json;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> checkpoint_core::Result<()> {
+/// // One batch each, because a `BatchedStore` joins concurrent calls.
+/// let store = BatchedStore::new(InMemoryStore::new());
+/// let names = ["ann", "bob"];
+/// try_join_all(names.map(|name| store.put(["users"], name, json!({"name": name})).into_future())).await?;
+/// let found = join_all(names.map(|name| store.get(["users"], name).into_future())).await;
+/// assert!(found.iter().all(|item| matches!(item, Ok(Some(_)))));
+/// # Ok(())
+/// # }
+/// ```
 pub trait StoreExt: BaseStore {
     /// Reads an item.
     fn get(&self, namespace: impl Into<Namespace>, key: impl Into<Str>) -> Get<'_, Self> {
         Get { store: self, op: GetOp::new(namespace, key) }
+    }
+
+    /// Reads an item's value as a type: [`get`](Self::get) with [`decode`](Get::decode).
+    ///
+    /// ```
+    /// # use checkpoint_core::{InMemoryStore, store::StoreExt};
+    /// #[derive(serde::Serialize, serde::Deserialize)]
+    /// struct Prefs {
+    ///     theme: String,
+    ///     visits: u32,
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> checkpoint_core::Result<()> {
+    /// # let store = InMemoryStore::new();
+    /// store.put(["users", "ann"], "prefs", Prefs { theme: "dark".into(), visits: 12 }).await?;
+    /// let prefs = store.get_as::<Prefs>(["users", "ann"], "prefs").await?;
+    /// assert_eq!(prefs.map(|prefs| prefs.visits), Some(12));
+    ///
+    /// let found = store.search(["users"]).limit(3).decode::<Prefs>().await?;
+    /// assert_eq!((&*found[0].item.key, &*found[0].value.theme), ("prefs", "dark"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    fn get_as<T: DeserializeOwned>(
+        &self,
+        namespace: impl Into<Namespace>,
+        key: impl Into<Str>,
+    ) -> DecodedGet<'_, Self, T> {
+        self.get(namespace, key).decode()
     }
 
     /// Stores an item, or replaces it. The value must serialize to a JSON object.
@@ -79,6 +133,47 @@ impl<S: ?Sized> Get<'_, S> {
         self.op.refresh_ttl = Some(refresh);
         self
     }
+}
+
+impl<'a, S: ?Sized> Get<'a, S> {
+    /// Decodes the item's value. A value that does not fit the type is an error of kind
+    /// [`Codec`](ErrorKind::Codec) that names the item.
+    pub fn decode<T: DeserializeOwned>(self) -> DecodedGet<'a, S, T> {
+        DecodedGet { get: self, value: PhantomData }
+    }
+}
+
+/// A read of one item's value as a type, built by [`StoreExt::get_as`] or [`Get::decode`].
+#[derive(Debug)]
+#[must_use = "it does nothing until it is awaited"]
+pub struct DecodedGet<'a, S: ?Sized, T> {
+    get: Get<'a, S>,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<'a, S: BaseStore + ?Sized, T: DeserializeOwned + 'a> IntoFuture for DecodedGet<'a, S, T> {
+    type Output = Result<Option<T>>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let store = self.get.store;
+        let read = self.get.into_future();
+        Box::pin(async move {
+            let Some(item) = read.await? else { return Ok(None) };
+            decode(store, &item, "get").map(Some)
+        })
+    }
+}
+
+/// Decodes an item's value.
+fn decode<S: BaseStore + ?Sized, T: DeserializeOwned>(
+    store: &S,
+    item: &Item,
+    operation: &'static str,
+) -> Result<T> {
+    item.value.decode().map_err(|error| {
+        error.with("namespace", &item.namespace).with("key", &item.key).at(store.backend(), operation)
+    })
 }
 
 impl<'a, S: BaseStore + ?Sized> IntoFuture for Get<'a, S> {
@@ -200,6 +295,51 @@ impl<S: ?Sized> Search<'_, S> {
     pub fn refresh_ttl(mut self, refresh: bool) -> Self {
         self.op.refresh_ttl = Some(refresh);
         self
+    }
+}
+
+impl<'a, S: ?Sized> Search<'a, S> {
+    /// Decodes the items' values. A value that does not fit the type is an error of kind
+    /// [`Codec`](ErrorKind::Codec) that names the item: search where all items are of the type, or
+    /// [`filter`](Self::filter) them.
+    pub fn decode<T: DeserializeOwned>(self) -> DecodedSearch<'a, S, T> {
+        DecodedSearch { search: self, value: PhantomData }
+    }
+}
+
+/// A search whose items' values are of a type, built by [`Search::decode`].
+#[derive(Debug)]
+#[must_use = "it does nothing until it is awaited"]
+pub struct DecodedSearch<'a, S: ?Sized, T> {
+    search: Search<'a, S>,
+    value: PhantomData<fn() -> T>,
+}
+
+/// An item that a search found, with its value.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Decoded<T> {
+    /// The item's value.
+    pub value: T,
+    /// The item.
+    pub item: Item,
+    /// As in [`SearchItem::score`].
+    pub score: Option<f64>,
+}
+
+impl<'a, S: BaseStore + ?Sized, T: DeserializeOwned + 'a> IntoFuture for DecodedSearch<'a, S, T> {
+    type Output = Result<Vec<Decoded<T>>>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let store = self.search.store;
+        let search = self.search.into_future();
+        Box::pin(async move {
+            let decoded = search.await?.into_iter().map(|SearchItem { item, score }| {
+                Ok(Decoded { value: decode(store, &item, "search")?, item, score })
+            });
+            decoded.collect()
+        })
     }
 }
 

@@ -44,7 +44,7 @@ use async_trait::async_trait;
 use crate::{Error, Result};
 
 pub use batched::BatchedStore;
-pub use ext::{Delete, Get, ListNamespaces, Put, Search, StoreExt};
+pub use ext::{Decoded, DecodedGet, DecodedSearch, Delete, Get, ListNamespaces, Put, Search, StoreExt};
 pub use filter::{Comparison, Condition, ItemFilter};
 pub use index::{Distance, Embeddings, IndexConfig, IndexedText, ItemIndex};
 pub use item::{Item, JsonObject, SearchItem};
@@ -99,6 +99,27 @@ pub trait BaseStore: Debug + Send + Sync + 'static {
     /// A dropped call leaves every migration applied or not; the next call runs the rest.
     async fn setup(&self) -> Result<()>;
 
+    /// Checks that the database can be reached, in one round trip, also before [`setup`](Self::setup). Retries at most
+    /// once. For health checks.
+    ///
+    /// # Errors
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if it cannot be reached, and any other error from connecting to it.
+    ///
+    /// # Cancellation
+    /// Changes nothing; may be dropped at any time.
+    async fn ping(&self) -> Result<()>;
+
+    /// Checks that [`setup`](Self::setup) has nothing left to do that calls depend on, and changes nothing. For readiness
+    /// probes, and for programs whose role may not create tables.
+    ///
+    /// # Errors
+    /// [`Schema`](crate::ErrorKind::Schema) if tables are missing, incomplete, older than needed, or newer than this
+    /// program, and any error from the database.
+    ///
+    /// # Cancellation
+    /// Changes nothing; may be dropped at any time.
+    async fn check_schema(&self) -> Result<()>;
+
     /// Runs operations, and returns one result for each, in their order.
     ///
     /// The reads run first, so that they see the store as it was before the batch. Then the puts are applied
@@ -148,6 +169,12 @@ macro_rules! forward {
             }
             async fn setup(&self) -> Result<()> {
                 (**self).setup().await
+            }
+            async fn ping(&self) -> Result<()> {
+                (**self).ping().await
+            }
+            async fn check_schema(&self) -> Result<()> {
+                (**self).check_schema().await
             }
             async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
                 (**self).batch(ops).await

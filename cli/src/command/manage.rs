@@ -1,4 +1,4 @@
-//! `ckpt setup`, `copy-thread`, `delete-thread`, `prune`.
+//! `ckpt setup`, `check`, `copy-thread`, `delete-thread`, `prune`.
 
 use std::io::Write;
 
@@ -33,6 +33,11 @@ pub(super) fn require_consent(yes: bool, question: &str) -> Result<()> {
 
 pub(crate) async fn setup(saver: &Saver, json: bool) -> Result<()> {
     saver.setup().await?;
+    done(json, &json!({ "backend": saver.backend(), "ready": true }), "The tables are ready.")
+}
+
+pub(crate) async fn check(saver: &Saver, json: bool) -> Result<()> {
+    saver.check_schema().await?;
     done(json, &json!({ "backend": saver.backend(), "ready": true }), "The tables are ready.")
 }
 

@@ -32,6 +32,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
         Command::Setup => {
             on(&options, Sealed::Refuse, async |saver| manage::setup(saver, options.json).await).await
         }
+        Command::Check => {
+            on(&options, Sealed::Keep, async |saver| manage::check(saver, options.json).await).await
+        }
         Command::Threads(asked) => {
             on(&options, Sealed::Keep, async |saver| threads::run(saver, asked, options.json).await).await
         }

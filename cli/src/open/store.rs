@@ -89,7 +89,7 @@ impl Scratch {
     /// Checks whether the server has pgvector. The extension is not created: the database belongs to the user.
     pub(crate) async fn new(url: &str) -> Result<Self> {
         let config = PostgresConfig::from_conn_string(with_store(url)?)?;
-        let database = Database::new(config.pool()?, true, false, 0);
+        let database = Database::from_config(&config, 0)?;
         let found = database.connection().await?;
         let found = found.query("SELECT 1 FROM pg_extension WHERE extname = 'vector'", &[]).await?;
         let has_vectors = !found.is_empty();

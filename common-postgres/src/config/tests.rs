@@ -497,3 +497,19 @@ fn the_password_is_never_shown() {
         assert!(!shown.contains(secret), "{url}: {shown}");
     }
 }
+
+#[test]
+fn servers_are_shown_without_anything_else() {
+    for (text, expected) in [
+        ("postgres://", &["localhost:5432"][..]),
+        ("postgres://u:PASSWORD@Db.example:1/d", &["Db.example:1"]),
+        ("postgres://u:PASSWORD@a:1,b:2,c/d", &["a:1", "b:2", "c:5432"]),
+        ("host=a,,c port=7 password=PASSWORD", &["a:7", "localhost:7", "c:7"]),
+        ("host=/run/postgresql/ port=7", &["/run/postgresql/.s.PGSQL.7"]),
+        ("host=a,b hostaddr=10.0.0.1,::1", &["a:5432 at 10.0.0.1", "b:5432 at ::1"]),
+        ("hostaddr=::1", &["[::1]:5432"]),
+        ("postgres://[::1]:6", &["[::1]:6"]),
+    ] {
+        assert_eq!(alone(text).unwrap().shown_servers(), expected, "{text}");
+    }
+}

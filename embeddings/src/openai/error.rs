@@ -26,7 +26,7 @@ pub(super) enum Retry {
 /// A failed request.
 #[derive(Debug)]
 pub(super) struct Refused {
-    error: Error,
+    pub(super) error: Error,
     /// The server's error code.
     code: Option<String>,
     pub(super) retry: Retry,

@@ -78,7 +78,13 @@ impl Http {
                 Retry::Soon => wait_before(tries),
             };
             tries += 1;
-            tracing::debug!(tries, wait_ms = wait.as_millis(), "embeddings: retrying the request");
+            tracing::warn!(
+                operation = "embed",
+                attempt = tries,
+                pause_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+                error.type = refused.error.kind().as_str(),
+                "the request failed; trying again"
+            );
             tokio::time::sleep(wait).await;
         }
     }

@@ -143,7 +143,7 @@ async fn branches_share_unchanged_values(ctx: Ctx) -> Done {
         let version = Str::from(format!("2.{text}"));
         let made = checkpoint(&[("shared", shared.clone())]).with_channel(
             "own",
-            encode(&vec![text.into()].into())?,
+            encode(&vec![text].into())?,
             &*version,
         );
         let changed = ChannelVersions::from_iter([("own".into(), (&*version).into())]);
@@ -223,12 +223,12 @@ async fn the_same_version_in_two_namespaces(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     for checkpoint_ns in ["", "a", "b"] {
         let config = CheckpointConfig::new(thread_id.clone()).with_checkpoint_ns(checkpoint_ns);
-        let blob = encode(&vec![checkpoint_ns.into()].into())?;
+        let blob = encode(&vec![checkpoint_ns].into())?;
         put(ctx.saver(), &config, &checkpoint(&[("x", blob)])).await?;
     }
     for checkpoint_ns in ["", "a", "b"] {
         let config = CheckpointConfig::new(thread_id.clone()).with_checkpoint_ns(checkpoint_ns);
-        let blob = encode(&vec![checkpoint_ns.into()].into())?;
+        let blob = encode(&vec![checkpoint_ns].into())?;
         ensure_eq!(value(&read(ctx.saver(), &config).await?, "x")?, blob, "value in {checkpoint_ns:?}");
     }
     Ok(())

@@ -9,8 +9,8 @@ use checkpoint_core::{
 
 use crate::case::{Ctx, Failure, Need};
 use crate::fixture::{
-    Done, at_version, chain, checkpoint, expect_kind, ids, metadata, newest_first, put, put_with, random,
-    read, write,
+    Done, at_version, chain, checkpoint, expect_kind, id_of, ids, metadata, newest_first, put, put_with,
+    random, read, write,
 };
 use crate::lacking::Lacking;
 use crate::target::{Facility, Saver};
@@ -21,6 +21,7 @@ cases!("invalid";
     put_writes_on_an_id_that_is_not_a_uuid,
     metadata_that_json_cannot_represent,
     invalid_values,
+    errors_name_what_was_to_be_stored,
     errors_do_not_show_values,
     missing_operations_are_unsupported,
     a_damaged_row_is_an_error [Need::Target(Facility::Corrupt)],
@@ -110,6 +111,41 @@ async fn invalid_values(ctx: Ctx) -> Done {
     for tuple in ctx.saver().list_all(ListQuery::thread(thread_id)).await? {
         ensure!(tuple.checkpoint.channel_values.contains_key("a"), "a rejected checkpoint is stored in part");
     }
+    Ok(())
+}
+
+/// The error of a value names its channel, and every error the thread, the checkpoint and the task.
+async fn errors_name_what_was_to_be_stored(ctx: Ctx) -> Done {
+    fn names<T>(called: Result<T>, parts: &[(&str, &str)]) -> Done {
+        let Err(error) = called else { return Err(Failure::new("an invalid value was stored")) };
+        for (key, value) in parts {
+            let expected = format!("{key}={value:?}");
+            ensure_eq!(error.to_string().matches(&expected).count(), 1, "{expected} in {error}");
+        }
+        Ok(())
+    }
+    let config = CheckpointConfig::new(ctx.thread()).with_checkpoint_ns("inner");
+    let stored = put(ctx.saver(), &config, &checkpoint(&[("a", 1.into())])).await?;
+    let thread = [("thread_id", config.thread_id()), ("checkpoint_ns", "inner")];
+    let (task, stored_id) = (random(), id_of(&stored).clone());
+    for value in [
+        TypedBytes::new("msgpack+aes", &b"0123456789abcdef0123456789abcdef"[..]),
+        TypedBytes::msgpack(Bytes::new()),
+    ] {
+        let writes = [("good", 1.into()), ("bad", ChannelValue::Blob(value.clone()))];
+        let parts = [&thread[..], &[("checkpoint_id", &*stored_id), ("task_id", &*task), ("channel", "bad")]];
+        names(write(ctx.saver(), &stored, &task, &writes).await, &parts.concat())?;
+
+        let made = checkpoint(&writes);
+        let called = put(ctx.saver(), &stored, &made).await;
+        // Kept for the reader if the saver does not decode it.
+        if called.is_err() || value.is_sealed() {
+            names(called, &[&thread[..], &[("checkpoint_id", &*made.id), ("channel", "bad")]].concat())?;
+        }
+    }
+    let invalid = config.clone().with_checkpoint_id("not-a-uuid");
+    let called = write(ctx.saver(), &invalid, &task, &[("ch", 1.into())]).await;
+    names(called, &[&thread[..], &[("checkpoint_id", "not-a-uuid"), ("task_id", &*task)]].concat())?;
     Ok(())
 }
 

@@ -42,6 +42,10 @@ pub(super) fn operations(saver: &Saver, thread: &Str, copy: &Str) -> Vec<Operati
     };
     let saver = on();
     add("setup", &[], Box::pin(async move { saver.setup().await }));
+    let saver = on();
+    add("ping", &[], Box::pin(async move { saver.ping().await }));
+    let saver = on();
+    add("check_schema", &[], Box::pin(async move { saver.check_schema().await }));
     let (saver, config) = (on(), root.clone());
     add("put", &parent_key, Box::pin(async move { put(&saver, &config, &parent).await.map(|_| ()) }));
     let (saver, config) = (on(), parent_config.clone());

@@ -35,6 +35,7 @@ cases!("round_trips", [Need::Target(Facility::RoundTrips)];
     delete_for_runs [Need::DeleteForRuns],
     rekey [Need::Rekey, Need::Target(Facility::Cipher)],
     setup,
+    probes,
 );
 
 /// Longer than a test takes.
@@ -255,7 +256,7 @@ async fn list_threads(ctx: Ctx) -> Done {
         ids.push(thread_id);
     }
     let before = ids.iter().min().cloned().unwrap_or_default();
-    let all = ThreadQuery::all().after(before);
+    let all = ThreadQuery::all().after(before.clone());
     for (threads, query) in [1, 10, 130].into_iter().flat_map(|threads| {
         [(threads, all.clone().limit(threads)), (threads, all.clone().limit(threads).with_state())]
     }) {
@@ -403,6 +404,19 @@ async fn rekey(ctx: Ctx) -> Done {
                 ensure_eq!((report.resealed, report.remaining), (0, 0), "values");
             }
         }
+    }
+    Ok(())
+}
+
+async fn probes(ctx: Ctx) -> Done {
+    let counted = counted(&ctx).await?;
+    let mut pings = rounds(&counted, Call::Ping);
+    while pings.go_on()? {
+        pings.call(counted.handle.ping()).await?;
+    }
+    let mut checks = rounds(&counted, Call::CheckSchema);
+    while checks.go_on()? {
+        checks.call(counted.handle.check_schema()).await?;
     }
     Ok(())
 }

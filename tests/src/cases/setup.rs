@@ -15,6 +15,7 @@ cases!("setup";
     a_second_setup_keeps_the_data,
     eight_concurrent_setups [Need::Target(Facility::Fresh)],
     calls_before_setup_fail_with_schema [Need::Target(Facility::Fresh), Need::Durable],
+    probes_before_and_after_setup [Need::Target(Facility::Fresh)],
     a_second_handle_sees_everything,
     a_reopened_database_has_everything [Need::Target(Facility::Fresh), Need::Durable],
     errors_name_the_backend,
@@ -81,6 +82,32 @@ async fn calls_before_setup_fail_with_schema(ctx: Ctx) -> Done {
     ensure_eq!(saver.get_tuple(&config).await?, None, "a checkpoint of an empty database");
     let stored = put(&saver, &config, &checkpoint(&[])).await?;
     read(&saver, &stored).await?;
+    Ok(())
+}
+
+/// The probes neither need tables nor create them.
+async fn probes_before_and_after_setup(ctx: Ctx) -> Done {
+    let target = ctx.target().fresh().await?;
+    let saver = target.open(OpenOptions::default()).await?;
+    let durable = saver.capabilities().durable;
+    for _ in 0..2 {
+        saver.ping().await?;
+        if durable {
+            expect_kind(saver.check_schema().await, ErrorKind::Schema, "check_schema")?;
+            expect_kind(saver.list_all(ListQuery::all()).await, ErrorKind::Schema, "list")?;
+        }
+    }
+    saver.setup().await?;
+    for saver in [saver, target.open(OpenOptions::default()).await?] {
+        saver.ping().await?;
+        saver.check_schema().await?;
+        saver.close().await?;
+        expect_kind(saver.ping().await, ErrorKind::Unavailable, "ping after close")?;
+        expect_kind(saver.check_schema().await, ErrorKind::Unavailable, "check_schema after close")?;
+        if !durable {
+            break;
+        }
+    }
     Ok(())
 }
 

@@ -68,12 +68,12 @@ async fn the_first_write_wins(ctx: Ctx) -> Done {
 async fn a_call_of_special_channels_replaces(ctx: Ctx) -> Done {
     let config = stored(&ctx).await?;
     for round in ["first", "second"] {
-        let blob = encode(&vec![round.into()].into())?;
+        let blob = encode(&vec![round].into())?;
         let writes = [(special::INTERRUPT, blob), (special::RESUME, round.into())];
         write(ctx.saver(), &config, "task", &writes).await?;
     }
     let tuple = read(ctx.saver(), &config).await?;
-    let blob = encode(&vec!["second".into()].into())?;
+    let blob = encode(&vec!["second"].into())?;
     let expected = [("task", special::RESUME, &"second".into()), ("task", special::INTERRUPT, &blob)];
     ensure_eq!(triples(&tuple.pending_writes), expected, "writes, by index");
     Ok(())

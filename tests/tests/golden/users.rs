@@ -111,7 +111,7 @@ fn types_of_users_decode_from_python_objects() {
     let pair = encoded(&Pair(1, "z".into()));
     let object = Object::from_value(&pair).unwrap();
     assert_eq!((object.code, object.is("app", "Pair")), (1, true));
-    assert_eq!(object.contents, vec![1_i64.into(), "z".into()].into());
+    assert_eq!(object.contents, checkpoint_core::Value::Array(vec![1_i64.into(), "z".into()]));
     assert_eq!(from_msgpack::<Pair>(&pair.to_msgpack().unwrap()).unwrap(), Pair(1, "z".into()));
     let profile = Profile { name: "Ada".into(), born: Some(python::Date(read::<python::Date>("date").0)) };
     let model = encoded(&profile);

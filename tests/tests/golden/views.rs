@@ -220,7 +220,7 @@ fn the_old_json_tag_is_read() {
             "decimal" => encoded(&Decimal::new("1.5")),
             "set" => encoded(&Set(vec![1, 2])),
             "frozenset" => encoded(&FrozenSet(vec![1])),
-            "deque" => today("collections", "deque", 0, vec![1_i64.into()].into(), vec![]),
+            "deque" => today("collections", "deque", 0, vec![1_i64].into(), vec![]),
             "datetime_fromisoformat" => {
                 encoded(&DateTime::parse("2024-04-19T23:04:57.051022+00:00").unwrap())
             }
@@ -233,7 +233,7 @@ fn the_old_json_tag_is_read() {
             }
             "zoneinfo" => today("zoneinfo", "ZoneInfo", 0, "Europe/Paris".into(), vec![]),
             "path" => encoded(&Path::new("/foo")),
-            "regex" => today("re", "compile", 1, vec!["ab".into(), 32_i64.into()].into(), vec![]),
+            "regex" => today("re", "compile", 1, Value::Array(vec!["ab".into(), 32_i64.into()]), vec![]),
             "ipv4" => today("ipaddress", "IPv4Address", 0, "10.0.0.1".into(), vec![]),
             "bytes_fromhex" => Value::Bin(Bytes::from_static(b"\x00\xff")),
             "send" => encoded(&Send::new("n", map(&[("x", 1_i64.into())]))),

@@ -57,6 +57,18 @@ async fn retries_and_waits_for_a_connection_are_counted(server: &Server) {
     let retries = recording.counter(RETRIES, &[system, ("error.type", "unavailable")]);
     assert!(retries > 0, "no retry was counted");
     assert_eq!(recording.total(RETRIES), retries);
+    // The pool warns, too.
+    let mut warnings = recording.warnings();
+    warnings.retain(|warning| warning.contains_key("attempt"));
+    assert_eq!(warnings.len() as u64, retries);
+    for (warning, attempt) in warnings.iter().zip(1..) {
+        let field = |name| warning.get(name).map(String::as_str);
+        assert_eq!(field("db.operation.name"), Some("get_tuple"));
+        assert_eq!(field("attempt"), Some(&*format!("{attempt}")));
+        assert_eq!(field("error.type"), Some("unavailable"));
+        assert!(field("pause_ms").is_some_and(|pause| pause.parse::<u64>().is_ok()), "{warning:?}");
+        assert!(!format!("{warning:?}").contains("thread"), "{warning:?}");
+    }
     // Each attempt takes a connection.
     let waits = recording.histogram(POOL_WAIT, &[system]);
     assert_eq!(waits.len() as u64, retries + 1);
@@ -125,11 +137,39 @@ async fn an_applications_pool_stays_open(server: &Server) {
     assert!(another.get_tuple(&stored).await.unwrap().is_some());
 }
 
+async fn check_schema_finds_tables_that_do_not_fit(server: &Server) {
+    for damage in [
+        "DROP TABLE checkpoint_blobs",
+        "ALTER TABLE checkpoint_writes DROP COLUMN task_path",
+        "DELETE FROM checkpoint_migrations WHERE v = 9",
+        "DELETE FROM checkpoint_migrations",
+        "INSERT INTO checkpoint_migrations (v) VALUES (99)",
+    ] {
+        let database = Database::set_up(server.url()).await;
+        let saver = database.builder().build().unwrap();
+        saver.check_schema().await.unwrap();
+        database.client().await.batch_execute(damage).await.unwrap();
+        let error = saver.check_schema().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Schema, "{damage}: {error}");
+        saver.ping().await.unwrap();
+    }
+}
+
+async fn ping_of_a_server_that_is_down(_: &Server) {
+    let saver = PostgresSaver::builder("postgres://u:PASSWORD@127.0.0.1:1/d").build().unwrap();
+    let error = saver.ping().await.unwrap_err();
+    let shown = error.to_string();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{shown}");
+    assert!(shown.contains("127.0.0.1:1") && !shown.contains("PASSWORD"), "{shown}");
+}
+
 pub(crate) fn tests() -> &'static [Test] {
     tests![
         retries_and_waits_for_a_connection_are_counted,
         close_leaves_no_connection,
         dropping_the_last_clone_leaves_no_connection,
         an_applications_pool_stays_open,
+        check_schema_finds_tables_that_do_not_fit,
+        ping_of_a_server_that_is_down,
     ]
 }

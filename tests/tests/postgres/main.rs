@@ -20,6 +20,7 @@ mod shared {
     pub(crate) mod golden;
     pub(crate) mod plans;
     pub(crate) mod postgres;
+    pub(crate) mod runtimes;
     pub(crate) mod server;
     pub(crate) mod soak;
 }
@@ -35,6 +36,7 @@ mod load;
 mod options;
 mod plans;
 mod probes;
+mod runtimes;
 
 fn main() -> ExitCode {
     if let Some(done) = faults::as_child().or_else(input::as_child).or_else(agents::as_child) {
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
             .tests(trials("options", options::tests()))
             .tests(trials("plans", plans::tests()))
             .tests(trials("probes", probes::tests()))
+            .tests(trials("runtimes", runtimes::tests()))
             .run(),
         Err(error) => ended(Err(error)),
     })

@@ -327,6 +327,7 @@ fn cost(call: Call) -> Cost {
     match call {
         Call::Put | Call::PutUnchanged | Call::PutOntoParent | Call::PutWrites => each(1),
         Call::PutWritesConditional | Call::Lease | Call::GetTuple => each(1),
+        Call::Ping | Call::CheckSchema => each(1),
         Call::PutConditional => Cost::new(1, 3),
         Call::PutOrphaned => Cost::new(2, 4),
         Call::List { checkpoints } => each(1 + checkpoints.checked_sub(16).map_or(0, |more| 1 + more / 128)),

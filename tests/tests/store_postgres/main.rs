@@ -13,6 +13,7 @@ mod shared {
     pub(crate) mod golden;
     pub(crate) mod plans;
     pub(crate) mod postgres;
+    pub(crate) mod runtimes;
     pub(crate) mod server;
     pub(crate) mod soak;
     pub(crate) mod store_differences;
@@ -22,6 +23,7 @@ mod faults;
 mod golden;
 mod input;
 mod plans;
+mod runtimes;
 mod suite;
 
 use shared::{postgres::trials, server};
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
             .tests(golden::trials("golden"))
             .tests(trials("input", input::tests()))
             .tests(trials("plans", plans::tests()))
+            .tests(trials("runtimes", runtimes::tests()))
             .run()
     })
 }

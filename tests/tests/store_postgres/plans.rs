@@ -265,6 +265,14 @@ impl BaseStore for Watched {
         self.store.setup().await
     }
 
+    async fn ping(&self) -> Result<()> {
+        self.store.ping().await
+    }
+
+    async fn check_schema(&self) -> Result<()> {
+        self.store.check_schema().await
+    }
+
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
         let results = self.store.batch(ops.clone()).await?;
         // Nothing was sent for those that were refused.

@@ -136,7 +136,8 @@ impl Postgres {
             | StoreCall::Put { indexed: false }
             | StoreCall::Search
             | StoreCall::SearchMany { indexed: false }
-            | StoreCall::ListNamespaces => each(1),
+            | StoreCall::ListNamespaces
+            | StoreCall::Ping => each(1),
             StoreCall::SearchByQuery | StoreCall::SearchMany { indexed: true } if flat => each(1),
             StoreCall::GetRefreshed => each(2),
             StoreCall::SearchByQuery
@@ -146,6 +147,9 @@ impl Postgres {
             StoreCall::Put { indexed: true } | StoreCall::PutMany { indexed: true } => together(2),
             StoreCall::Mixed => each(4),
             StoreCall::Sweep { items } => each(items / 1000 + 1),
+            StoreCall::CheckSchema { indexed } => {
+                each(1 + usize::from(filters) + if indexed { 3 } else { 0 })
+            }
             StoreCall::Setup { indexed } => each(1 + usize::from(filters) + if indexed { 4 } else { 0 }),
         }
     }

@@ -358,6 +358,14 @@ impl<S: BaseStore> BaseStore for BatchedStore<S> {
         self.store.setup().await
     }
 
+    async fn ping(&self) -> Result<()> {
+        self.store.ping().await
+    }
+
+    async fn check_schema(&self) -> Result<()> {
+        self.store.check_schema().await
+    }
+
     /// Runs a batch as [`BaseStore::batch`] does, joined with concurrent calls if it has one operation.
     ///
     /// # Cancellation

@@ -68,6 +68,12 @@ impl BaseStore for Probe {
     async fn setup(&self) -> Result<()> {
         Ok(())
     }
+    async fn ping(&self) -> Result<()> {
+        Ok(())
+    }
+    async fn check_schema(&self) -> Result<()> {
+        Ok(())
+    }
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
         lock(&self.seen).push(ops.iter().map(|op| key(op).to_owned()).collect());
         self.gate.acquire().await.unwrap().forget();
@@ -287,6 +293,12 @@ impl BaseStore for Woken {
     async fn setup(&self) -> Result<()> {
         Ok(())
     }
+    async fn ping(&self) -> Result<()> {
+        Ok(())
+    }
+    async fn check_schema(&self) -> Result<()> {
+        Ok(())
+    }
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
         poll_fn(|task| match self.stage() {
             Self::POLLED => Poll::Ready(()),
@@ -479,6 +491,12 @@ impl BaseStore for Remote {
         self.store.capabilities()
     }
     async fn setup(&self) -> Result<()> {
+        Ok(())
+    }
+    async fn ping(&self) -> Result<()> {
+        Ok(())
+    }
+    async fn check_schema(&self) -> Result<()> {
         Ok(())
     }
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {

@@ -1,9 +1,13 @@
 //! Reading single items.
 
-use checkpoint_core::store::{Namespace, StoreExt};
+use std::collections::BTreeMap;
+
+use checkpoint_core::ErrorKind;
+use checkpoint_core::store::{BaseStore, Namespace, StoreExt};
 use serde_json::json;
 
 use super::items::{below, n, read, value};
+use crate::case::Failure;
 use crate::fixture::Done;
 use crate::store_case::{StoreCtx, StoreNeed};
 use crate::{StoreFacility, StoreOptions};
@@ -11,6 +15,7 @@ use crate::{StoreFacility, StoreOptions};
 cases!(stores "store_get";
     missing_is_none,
     has_all_fields,
+    values_are_decoded,
     reads_only_its_namespace,
     reads_only_its_key,
     the_root_has_no_items,
@@ -38,6 +43,36 @@ async fn has_all_fields(ctx: StoreCtx) -> Done {
     ensure_eq!(&*item.key, "key", "key");
     ensure_eq!(item.value.decode::<serde_json::Value>()?, stored, "value");
     ensure_eq!(item.created_at, item.updated_at, "times of a new item");
+    Ok(())
+}
+
+async fn values_are_decoded(ctx: StoreCtx) -> Done {
+    type Numbers = BTreeMap<String, i64>;
+    let (store, root) = (ctx.store(), ctx.root());
+    let stored = Numbers::from([("a".to_owned(), 1), ("b".to_owned(), -2)]);
+    ensure_eq!(store.get_as::<Numbers>(&root, "k").await?, None, "an item that is missing");
+    store.put(&root, "k", &stored).await?;
+    ensure_eq!(store.get_as::<Numbers>(&root, "k").await?, Some(stored.clone()), "value");
+    let found = store.search(&root).decode::<Numbers>().await?;
+    let found: Vec<_> = found.into_iter().map(|found| (found.item.key.to_string(), found.value)).collect();
+    ensure_eq!(found, [("k".to_owned(), stored)], "items found");
+
+    store.put(&root, "text", json!({"a": "a stored text"})).await?;
+    let errors = [
+        store.get_as::<Numbers>(&root, "text").await.map(|_| ()),
+        store.search(&root).decode::<Numbers>().await.map(|_| ()),
+    ];
+    for (called, operation) in errors.into_iter().zip(["get", "search"]) {
+        let Err(error) = called else { return Err(Failure::new("a text was decoded as a number")) };
+        let found = (error.kind(), error.backend(), error.operation());
+        ensure_eq!(found, (ErrorKind::Codec, Some(store.backend()), Some(operation)), "error");
+        let shown = error.to_string();
+        ensure!(
+            shown.contains(&root.to_text()) && shown.contains("\"text\""),
+            "the error names no item: {shown}"
+        );
+        ensure!(!shown.contains("a stored text"), "the error shows a value: {shown}");
+    }
     Ok(())
 }
 

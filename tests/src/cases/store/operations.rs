@@ -36,13 +36,13 @@ pub(super) fn operations(store: &Store, root: &Namespace) -> Result<Vec<Operatio
         ("batch", vec![("db.operation.batch.size", "0")], vec![]),
         ("delete", item.to_vec(), vec![Op::Put(PutOp::delete(namespace.clone(), "a key"))]),
     ];
-    let saver = store.clone();
-    let setup = Operation {
-        name: "setup",
-        fields: Fields::new(),
-        call: Box::pin(async move { saver.setup().await }),
-    };
-    let mut operations = vec![setup];
+    let without_arguments = |name, call| Operation { name, fields: Fields::new(), call };
+    let (setup, ping, check) = (store.clone(), store.clone(), store.clone());
+    let mut operations = vec![
+        without_arguments("setup", Box::pin(async move { setup.setup().await })),
+        without_arguments("ping", Box::pin(async move { ping.ping().await })),
+        without_arguments("check_schema", Box::pin(async move { check.check_schema().await })),
+    ];
     for (name, fields, ops) in batches {
         let store = store.clone();
         let fields = fields.into_iter().map(|(name, value)| (name, value.to_owned())).collect();
@@ -50,10 +50,7 @@ pub(super) fn operations(store: &Store, root: &Namespace) -> Result<Vec<Operatio
         operations.push(Operation { name, fields, call });
     }
     let store = store.clone();
-    operations.push(Operation {
-        name: "sweep_ttl",
-        fields: Fields::new(),
-        call: Box::pin(async move { store.sweep_ttl().await.map(|_| ()) }),
-    });
+    operations
+        .push(without_arguments("sweep_ttl", Box::pin(async move { store.sweep_ttl().await.map(|_| ()) })));
     Ok(operations)
 }

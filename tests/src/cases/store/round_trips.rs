@@ -227,5 +227,13 @@ async fn check_setup(counted: &CountedStore, indexed: bool) -> Done {
     while rounds.go_on()? {
         rounds.call(counted.handle.setup()).await?;
     }
+    let mut checks = self::rounds(counted, StoreCall::CheckSchema { indexed });
+    while checks.go_on()? {
+        checks.call(counted.handle.check_schema()).await?;
+    }
+    let mut pings = self::rounds(counted, StoreCall::Ping);
+    while pings.go_on()? {
+        pings.call(counted.handle.ping()).await?;
+    }
     Ok(())
 }

@@ -5,7 +5,7 @@ use checkpoint_core::store::{BaseStore, Distance, Namespace, StoreExt};
 
 use super::items::{indexed, keys, n, put_op, text, value};
 use crate::case::Failure;
-use crate::fixture::Done;
+use crate::fixture::{Done, expect_kind};
 use crate::store_case::{StoreCtx, StoreNeed};
 use crate::{StoreFacility, StoreOptions};
 
@@ -13,6 +13,8 @@ cases!(stores "store_setup";
     is_idempotent,
     many_concurrent_setups,
     concurrent_setups_by_many_handles [StoreNeed::Target(StoreFacility::Fresh)],
+    probes_before_and_after_setup [StoreNeed::Target(StoreFacility::Fresh)],
+    probes_of_an_index [StoreNeed::Durable, StoreNeed::Target(StoreFacility::Fresh), StoreNeed::Target(StoreFacility::Index)],
     errors_name_the_backend,
     errors_show_no_values,
     boxes_and_arcs_are_stores,
@@ -59,6 +61,36 @@ async fn concurrent_setups_by_many_handles(ctx: StoreCtx) -> Done {
     let store = target.open(StoreOptions::default()).await?;
     ensure_eq!(store.search(["a"]).await?.len(), 8, "items");
     Ok(())
+}
+
+/// The probes neither need tables nor create them.
+async fn probes_before_and_after_setup(ctx: StoreCtx) -> Done {
+    let target = ctx.fresh().await?;
+    let store = target.open(StoreOptions::default()).await?;
+    for _ in 0..2 {
+        store.ping().await?;
+        if store.capabilities().durable {
+            expect_kind(store.check_schema().await, ErrorKind::Schema, "check_schema")?;
+            expect_kind(store.get(["a"], "k").await, ErrorKind::Schema, "get")?;
+        }
+    }
+    store.setup().await?;
+    store.ping().await?;
+    store.check_schema().await?;
+    store.close().await?;
+    expect_kind(store.ping().await, ErrorKind::Unavailable, "ping after close")?;
+    expect_kind(store.check_schema().await, ErrorKind::Unavailable, "check_schema after close")
+}
+
+/// Tables without vectors do not suffice for a store with an index.
+async fn probes_of_an_index(ctx: StoreCtx) -> Done {
+    let target = ctx.fresh().await?;
+    target.open(StoreOptions::default()).await?.setup().await?;
+    let store = target.open(indexed(Distance::Cosine)).await?;
+    store.ping().await?;
+    expect_kind(store.check_schema().await, ErrorKind::Schema, "check_schema")?;
+    store.setup().await?;
+    Ok(store.check_schema().await?)
 }
 
 async fn errors_name_the_backend(ctx: StoreCtx) -> Done {
