@@ -71,6 +71,18 @@ pub fn convert_pool(error: PoolError) -> Error {
     Error::new(kind, message).retryable(retryable).with_source(error)
 }
 
+/// Whether the server refused the connection, or TLS or authentication with it failed: an error of connecting, not of a
+/// call or of an option.
+pub fn is_refused_connection(error: &Error) -> bool {
+    let Some(source) = error.source().filter(|_| error.kind() == ErrorKind::InvalidConfig) else {
+        return false;
+    };
+    match source.downcast_ref::<ServerError>() {
+        Some(server) => server.is_fatal,
+        None => source.is::<tokio_postgres::Error>(),
+    }
+}
+
 /// Whether a prepared statement has to be prepared again: the server lost it, or a table has changed since.
 pub fn is_stale_statement(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_some_and(|db| db.code().code() == "26000" || is_stale_plan(db))
@@ -81,11 +93,7 @@ fn describe(db: &DbError) -> Description {
     use ErrorKind::{
         Backend, Conflict, InvalidArgument, InvalidConfig, Schema, Timeout, Unavailable, Unsupported,
     };
-    // PgBouncer sends no untranslated severity field, but it never translates the other one.
-    let fatal = match db.parsed_severity() {
-        Some(severity) => matches!(severity, Severity::Fatal | Severity::Panic),
-        None => db.severity() == "FATAL",
-    };
+    let fatal = is_fatal(db);
     let code = db.code().code();
     match code {
         "28P01" => (InvalidConfig, BAD_PASSWORD, false),
@@ -158,6 +166,15 @@ fn describe(db: &DbError) -> Description {
             ),
             _ => (Backend, REFUSED, false),
         },
+    }
+}
+
+/// Whether the server closed the connection with this error.
+fn is_fatal(db: &DbError) -> bool {
+    // PgBouncer sends no untranslated severity field, but it never translates the other one.
+    match db.parsed_severity() {
+        Some(severity) => matches!(severity, Severity::Fatal | Severity::Panic),
+        None => db.severity() == "FATAL",
     }
 }
 
@@ -266,6 +283,7 @@ struct ServerError {
     severity: String,
     code: String,
     message: String,
+    is_fatal: bool,
 }
 
 impl ServerError {
@@ -279,7 +297,7 @@ impl ServerError {
             Some(start) => format!("{}…", start.trim_end()),
             None => message.to_owned(),
         };
-        Self { severity: db.severity().to_owned(), code: code.to_owned(), message }
+        Self { severity: db.severity().to_owned(), code: code.to_owned(), message, is_fatal: is_fatal(db) }
     }
 }
 
@@ -392,6 +410,8 @@ mod tests {
         for (severity, code, message, kind, retryable) in table {
             let error = convert(short_server_error(severity, code, message).await);
             assert_eq!((error.kind(), error.is_retryable()), (kind, retryable), "{code} {message}");
+            let refuses = kind == InvalidConfig && severity == "FATAL";
+            assert_eq!(is_refused_connection(&error), refuses, "{code} {message}");
             let source = error.source().map(ToString::to_string);
             assert!(
                 source.is_some_and(|source| source.contains(code)),
