@@ -23,6 +23,8 @@ const TOO_LARGE: &str = "PostgreSQL cannot store a value this large: an index en
                          and a column at most 1 GB";
 const BAD_PASSWORD: &str = "the server refused the password; check user and password";
 const NO_DATABASE: &str = "the database does not exist; create it, or choose another one";
+const OTHER_INDEX: &str =
+    "the table of vectors was made for another index; configure that index, or use another schema";
 const REFUSED: &str = "the server rejected the call";
 const UNREACHABLE: &str = "the server cannot be reached; check host and port, and that it runs";
 const LOST: &str = "the connection to the server was lost";
@@ -151,6 +153,8 @@ fn describe(db: &DbError) -> Description {
         "0A000" => (Unsupported, "the server does not support this; it may be too old", false),
         "54001" => (InvalidArgument, "a value is nested too deeply for the server", false),
         "54000" => (InvalidArgument, TOO_LARGE, false),
+        // pgvector's error.
+        "22000" if db.message().contains("dimensions") => (Schema, OTHER_INDEX, false),
         "22P05" | "22021" => (
             InvalidArgument,
             "PostgreSQL cannot store text with NUL, or with characters that the database's encoding lacks",
@@ -399,6 +403,9 @@ mod tests {
             ("ERROR", "22P05", "unsupported Unicode escape sequence", InvalidArgument, false),
             ("ERROR", "22P02", "invalid input syntax for type json", InvalidArgument, false),
             ("ERROR", "22023", "invalid parameter value", InvalidArgument, false),
+            ("ERROR", "22000", "expected 64 dimensions, not 32", Schema, false),
+            ("ERROR", "22000", "different vector dimensions 64 and 32", Schema, false),
+            ("ERROR", "22000", "infinite value not allowed in vector", InvalidArgument, false),
             ("ERROR", "08P01", "bind message supplies 1 parameters", Backend, false),
             ("ERROR", "53100", "could not extend file", Backend, false),
             ("ERROR", "53200", "out of memory", Backend, false),

@@ -20,8 +20,12 @@ Conn: TypeAlias = "str | Connection[Any] | AsyncConnection[Any] | ConnectionPool
 #: Arguments of psycopg's connections that say how it uses a connection, not where it leads.
 _PSYCOPGS_OWN = {"autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory", "server_cursor_factory"}
 
-#: Parameters whose values libpq has already looked up.
-_LOOKED_UP = {"passfile", "service", "servicefile"}
+#: Parameters of a connection that libpq has already looked up, or that do not matter to another library: neither where it
+#: leads nor how secure it is. Unknown ones that do matter are errors.
+_LIBPQS_OWN = {
+    "passfile", "service", "servicefile", "gssdelegation", "gsslib", "krbsrvname", "max_protocol_version",
+    "min_protocol_version", "sslcertmode", "sslkeylogfile", "sslsni",
+}  # fmt: skip
 
 #: How psycopg's pools open and keep connections. Ours opens them when they are needed.
 _POOLS_OWN = {
@@ -105,7 +109,7 @@ def _of_connection(name: str, conn: Any) -> tuple[str, dict[str, Any]]:
         raise psycopg.OperationalError(f"the connection is closed; give {name} an open one, or its connection string")
     try:
         info = conn.info
-        parameters = {key: value for key, value in info.get_parameters().items() if key not in _LOOKED_UP}
+        parameters = {key: value for key, value in info.get_parameters().items() if key not in _LIBPQS_OWN}
         # Defaults of psycopg's libpq, such as the folder of a Unix socket.
         for key in ("host", "port", "user", "dbname"):
             parameters.setdefault(key, str(getattr(info, key)))
@@ -140,7 +144,7 @@ def _of_pool(name: str, pool: Any) -> tuple[str, dict[str, Any]]:
     except psycopg.Error as error:
         raise _unreadable(name, "pool") from error
     if getattr(pool, "_configure", None) is not None:
-        _warn(f"{name} opens connections of its own, on which the pool's `configure` is not called")
+        _warn(f"{name} opens connections of its own, on which the pool's `configure` is not called", 5)
     options = {"max_connections": max(pool.max_size, 2), "acquire_timeout": pool.timeout}
     return conn_string, {**options, "pgbouncer": _uses_pooler(arguments.get("prepare_threshold", 0))}
 
@@ -165,7 +169,7 @@ def read_pool_config(name: str, conn_string: str, config: Mapping[str, Any] | No
         raise TypeError(f"pool_config has unknown keys: {', '.join(unknown)}")
     ignored = sorted(key for key in config if key in _POOLS_OWN)
     if ignored:
-        _warn(f"{name} ignores {', '.join(ignored)} of pool_config: it opens connections when they are needed")
+        _warn(f"{name} ignores {', '.join(ignored)} of pool_config: it opens connections when they are needed", 4)
     arguments = dict(config.get("kwargs") or {})
     options: dict[str, Any] = {}
     if config.get("max_size") is not None:
@@ -190,6 +194,5 @@ def _with_parameters(conn_string: str, parameters: Mapping[str, str]) -> str:
     return " ".join([conn_string, *(f"{key}='{value}'" for key, value in escaped.items())])
 
 
-def _warn(text: str) -> None:
-    # From here: the reader of the argument, the class, its caller.
-    warnings.warn(text, UserWarning, stacklevel=5)
+def _warn(text: str, frames: int) -> None:
+    warnings.warn(text, UserWarning, stacklevel=frames)
