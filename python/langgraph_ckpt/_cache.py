@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_ckpt import _native
 from langgraph_ckpt._closing import Closing
+from langgraph_ckpt._native import Cache as NativeCache
 from langgraph_ckpt._setup import SettingUp
+
+if TYPE_CHECKING:
+    from langgraph_ckpt._native import CacheEntry
 
 ValueT = TypeVar("ValueT")
 
@@ -23,7 +26,9 @@ class Cache(Closing, SettingUp, BaseCache[ValueT]):
     to 100 of them.
     """
 
-    def __init__(self, native: _native.Cache, *, serde: SerializerProtocol | None) -> None:
+    _native: NativeCache
+
+    def __init__(self, native: NativeCache, *, serde: SerializerProtocol | None) -> None:
         super().__init__(serde=serde)
         self._native = native
 
@@ -70,7 +75,7 @@ class Cache(Closing, SettingUp, BaseCache[ValueT]):
         """Deletes values as `clear` does."""
         await self._native.clear(None if namespaces is None else [tuple(one) for one in namespaces])
 
-    def _dumped(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> list[_native.CacheEntry]:
+    def _dumped(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> list[CacheEntry]:
         return [
             (tuple(namespace), key, ttl, *self.serde.dumps_typed(value))
             for (namespace, key), (value, ttl) in pairs.items()

@@ -67,8 +67,8 @@ def check_conn_string(cls: Any, base: type, conn_string: object, wanted: str) ->
     # Matched at the beginning only: elsewhere it may be part of a password.
     url = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", conn_string)
     if url and (scheme := url[1]) not in cls._schemes:
-        known = (one for one in base.__subclasses__() if scheme in getattr(one, "_schemes", ()))
-        owner = next((f": use {one.__name__}" for one in known), "")
+        classes: list[Any] = base.__subclasses__()
+        owner = next((f": use {one.__name__}" for one in classes if scheme in getattr(one, "_schemes", ())), "")
         raise ValueError(f"{name} takes {wanted}, and this is a URL of {scheme}{owner}")
     return conn_string
 

@@ -17,7 +17,7 @@ def operational(base: type[Exception], backend: str | None) -> type[Exception]:
 
 
 @cache
-def _class_of(base: type[Exception], own: type[Exception]) -> type[Exception]:
+def _class_of(base: Any, own: Any) -> type[Exception]:
     def initialize(self: Exception, *args: Any) -> None:
         base.__init__(self, *args)
         own.__init__(self, *args)

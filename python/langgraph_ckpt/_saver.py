@@ -20,8 +20,9 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from langgraph_ckpt import _native
 from langgraph_ckpt._closing import Closing
+from langgraph_ckpt._native import Cipher
+from langgraph_ckpt._native import Saver as NativeSaver
 from langgraph_ckpt._setup import SettingUp
 
 T = TypeVar("T")
@@ -39,8 +40,10 @@ class Saver(Closing, SettingUp, BaseCheckpointSaver[str]):
     Values are serialized by `serde`, as in LangGraph's own savers, and are otherwise opaque.
     """
 
+    _native: NativeSaver
+
     def __init__(
-        self, native: _native.Saver, *, serde: SerializerProtocol | None = None, cipher: _native.Cipher | None = None
+        self, native: NativeSaver, *, serde: SerializerProtocol | None = None, cipher: Cipher | None = None
     ) -> None:
         if cipher is not None and isinstance(serde, EncryptedSerializer):
             raise ValueError("serde encrypts already: pass it or a cipher, not both")

@@ -9,13 +9,14 @@ import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore, IndexConfig, Op, Result, TTLConfig, ensure_embeddings
 
-from langgraph_ckpt import _native
 from langgraph_ckpt._closing import Closing
+from langgraph_ckpt._native import Store as NativeStore
+from langgraph_ckpt._native import StoreIndex
 from langgraph_ckpt._setup import SettingUp
 
 logger = logging.getLogger(__name__)
@@ -62,8 +63,10 @@ class Store(Closing, SettingUp, BaseStore):
 
     supports_ttl = True
 
+    _native: NativeStore
+
     def __init__(
-        self, native: _native.Store, index: StoreIndexConfig | None, embeddings: Embeddings | None, ttl: TTLConfig | None
+        self, native: NativeStore, index: StoreIndexConfig | None, embeddings: Embeddings | None, ttl: TTLConfig | None
     ) -> None:
         super().__init__()
         self._native = native
@@ -228,7 +231,7 @@ class _Sweeper(threading.Thread):
 
 def read_index(
     index: Mapping[str, Any] | None,
-) -> tuple[StoreIndexConfig | None, Embeddings | None, _native.StoreIndex | None]:
+) -> tuple[StoreIndexConfig | None, Embeddings | None, StoreIndex | None]:
     """Checks a user's index. Returns it as the store's `index_config`, with the embeddings and the native index."""
     if not index:
         return None, None, None
@@ -242,7 +245,7 @@ def read_index(
         fields = [fields]
     ann = index.get("ann_index_config") or {}
     _reject_unknown_keys("ann_index_config", ann, ANNIndexConfig.__annotations__.keys() | {"lists"})
-    native = _native.StoreIndex(
+    native = StoreIndex(
         dims=index["dims"],
         fields=list(fields),
         embeddings=type(embeddings).__name__,
@@ -253,7 +256,7 @@ def read_index(
         ef_construction=ann.get("ef_construction"),
         lists=ann.get("lists", ann.get("nlist")),
     )
-    return StoreIndexConfig(**index), embeddings, native
+    return cast(StoreIndexConfig, dict(index)), embeddings, native
 
 
 def read_ttl(ttl: Mapping[str, Any] | None) -> tuple[TTLConfig | None, float | None, bool]:
@@ -261,7 +264,7 @@ def read_ttl(ttl: Mapping[str, Any] | None) -> tuple[TTLConfig | None, float | N
     if ttl is None:
         return None, None, True
     _reject_unknown_keys("ttl", ttl, TTLConfig.__annotations__.keys())
-    return TTLConfig(**ttl), ttl.get("default_ttl"), ttl.get("refresh_on_read", True)
+    return cast(TTLConfig, dict(ttl)), ttl.get("default_ttl"), ttl.get("refresh_on_read", True)
 
 
 def _reject_unknown_keys(what: str, given: object, known: Iterable[str]) -> None:

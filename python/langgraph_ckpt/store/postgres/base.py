@@ -12,6 +12,8 @@ from langgraph_ckpt import _native
 from langgraph_ckpt._connection import Conn, Options, PoolConfig, check_conn_string, read_conn, read_pool_config
 from langgraph_ckpt._store import Store, StoreIndexConfig, read_index, read_ttl
 
+__all__ = ["PoolConfig", "PostgresStore"]
+
 P = TypeVar("P", bound="PostgresStore")
 
 
