@@ -10,7 +10,7 @@ from typing import Any
 _DRIVERS = {"postgres": "psycopg", "sqlite": "sqlite3"}
 
 
-def operational(base: type[Exception], backend: str | None) -> type[Exception]:
+def operational(base: Any, backend: str | None) -> type[Exception]:
     """A class that is `base` and, if the program has imported the backend's driver, its `OperationalError`."""
     driver = sys.modules.get(_DRIVERS.get(backend or "", ""))
     return base if driver is None else _class_of(base, driver.OperationalError)
