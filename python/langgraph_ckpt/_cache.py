@@ -69,15 +69,15 @@ class Cache(Closing, SettingUp, BaseCache[ValueT]):
         Args:
             namespaces: The namespaces; values of longer ones stay. `None` deletes everything.
         """
-        self._native.clear(None if namespaces is None else [tuple(one) for one in namespaces]).wait()
+        self._native.clear(None if namespaces is None else [_namespace(one) for one in namespaces]).wait()
 
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """Deletes values as `clear` does."""
-        await self._native.clear(None if namespaces is None else [tuple(one) for one in namespaces])
+        await self._native.clear(None if namespaces is None else [_namespace(one) for one in namespaces])
 
     def _dumped(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> list[CacheEntry]:
         return [
-            (tuple(namespace), key, ttl, *self.serde.dumps_typed(value))
+            (_namespace(namespace), key, ttl, *self.serde.dumps_typed(value))
             for (namespace, key), (value, ttl) in pairs.items()
         ]
 
@@ -87,4 +87,9 @@ class Cache(Closing, SettingUp, BaseCache[ValueT]):
 
 
 def _full(keys: Iterable[FullKey]) -> list[FullKey]:
-    return [(tuple(namespace), key) for namespace, key in keys]
+    return [(_namespace(namespace), key) for namespace, key in keys]
+
+
+def _namespace(namespace: Namespace) -> Namespace:
+    # A text would become its letters; it is rejected later.
+    return namespace if isinstance(namespace, str) else tuple(namespace)

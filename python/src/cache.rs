@@ -118,8 +118,8 @@ fn to_entry(entry: &Bound<'_, PyAny>) -> PyResult<Entry> {
 }
 
 fn from_values(py: Python<'_>, values: Vec<Option<TypedBytes>>) -> PyResult<Py<PyAny>> {
-    let values = values.iter().map(|value| {
-        value.as_ref().map(|value| (&*value.tag, PyBytes::new(py, &value.data))).into_pyobject(py)
+    let values = values.into_iter().map(|value| {
+        value.map(|value| (value.tag.into_owned(), PyBytes::new(py, &value.data))).into_pyobject(py)
     });
     Ok(PyList::new(py, values.collect::<PyResult<Vec<_>>>()?)?.into_any().unbind())
 }

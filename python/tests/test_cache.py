@@ -131,8 +131,11 @@ def test_invalid_keys_and_values_are_rejected(cache: Any, flow: Flow) -> None:
         flow(cache).get([(NS, 5)])
     with pytest.raises(TypeError, match="namespace"):
         flow(cache).get([((1, 2), "k")])
-    with pytest.raises(TypeError, match="namespace"):
-        flow(cache).clear([(1,)])
+    for namespace in ((1,), "abc", (None,)):
+        with pytest.raises(TypeError, match="namespace"):
+            flow(cache).clear([namespace])
+        with pytest.raises(TypeError, match="namespace"):
+            flow(cache).set({(namespace, "k"): (1, None)})
     assert flow(cache).get([(NS, "good")]) == {}
 
 
