@@ -60,7 +60,7 @@ class Options(TypedDict):
 
 
 def check_conn_string(cls: Any, base: type, conn_string: object, wanted: str) -> str:
-    """Rejects what is no connection string, and those of other classes. It may contain a password, so errors do not show it."""
+    """Rejects what is no connection string, and those of other classes. Errors do not show it: it may contain a password."""
     name = cls.__name__
     if not isinstance(conn_string, str):
         raise TypeError(f"{name} takes {wanted}, not {type(conn_string).__name__}")
@@ -83,19 +83,18 @@ def read_conn(cls: Any, base: type, conn: object, pipe: object, options: Options
                 f"{cls.__name__} cannot use a pipeline: it opens connections of its own, and a call is one round trip "
                 "anyway; leave out the pipeline"
             )
-        own = _of_connection(cls.__name__, conn)
+        conn_string, found = _of_connection(cls.__name__, conn)
     elif pools is not None and isinstance(conn, (pools.ConnectionPool, pools.AsyncConnectionPool)):
         if pipe is not None:
             raise ValueError(
                 "Pipeline should be used only with a single Connection, not ConnectionPool; leave out the pipeline: a "
                 "call is one round trip anyway"
             )
-        own = _of_pool(cls.__name__, conn)
+        conn_string, found = _of_pool(cls.__name__, conn)
     else:
         if pipe is not None:
             raise ValueError(f"{cls.__name__} cannot use a pipeline; leave it out: a call is one round trip anyway")
         return check_conn_string(cls, base, conn, wanted), options
-    conn_string, found = own
     for name, value in found.items():
         if options.get(name) is None:
             options[name] = value  # type: ignore[literal-required]

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use checkpoint_core::{Error, ErrorKind, Result, ResultExt, TypedBytes, async_trait};
 use checkpoint_sqlite::convert;
-use checkpoint_sqlite::rusqlite::{self, Connection, OptionalExtension, TransactionBehavior, params};
+use checkpoint_sqlite::rusqlite::{
+    self, Connection, OpenFlags, OptionalExtension, TransactionBehavior, params,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -61,8 +63,11 @@ impl Shared {
     }
 
     fn open(&self) -> Result<Connection> {
-        let connection =
-            if self.is_in_memory() { Connection::open_in_memory() } else { Connection::open(&self.path) };
+        // Without URIs, as in Python.
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.path, flags);
         let connection = connection.map_err(convert)?;
         connection.busy_timeout(self.busy_timeout).map_err(convert)?;
         self.write_ahead(&connection)?;
@@ -225,6 +230,8 @@ fn sqlite_cache(py: Python<'_>, path: PathBuf, options: &Bound<'_, PyDict>) -> P
         let error = Error::invalid_config("the busy timeout must be below 2^31 milliseconds");
         return Err(error).at(BACKEND, "build").or_raise(py);
     }
+    // The first call opens it; the process may have changed its directory by then.
+    let path = if path.as_os_str() == MEMORY { path } else { std::path::absolute(path)? };
     let shared = Shared { path, busy_timeout, connection: Mutex::new(None) };
     Ok(NativeCache::new(py, SqliteCache(Arc::new(shared))))
 }

@@ -251,6 +251,19 @@ def test_checkpoints_and_results_share_a_file(tmp_path: Path, flow: Flow) -> Non
         assert ran == [5]
 
 
+def test_a_path_is_resolved_when_the_cache_is_created(
+    tmp_path: Path, flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    # No URI, as in Python's `sqlite3`.
+    with SqliteCache(path="file:cache?mode=memory") as cache:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        flow(cache).set({(NS, "k"): (1, None)})
+    assert stored_keys(str(tmp_path / "file:cache%3Fmode=memory")) == ["k"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_files_that_cannot_be_used(tmp_path: Path, flow: Flow) -> None:
     with pytest.raises(ValueError, match="path"):
         SqliteCache(path="")
