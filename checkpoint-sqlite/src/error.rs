@@ -13,8 +13,10 @@ pub(crate) const RUN_SETUP: &str = "the file does not have the tables; run setup
 pub(crate) const READ_ONLY: &str =
     "the file is read-only for this process; open it where it can be written to";
 
-/// Converts a driver's error, and keeps it as the source.
-pub(crate) fn convert(error: rusqlite::Error) -> Error {
+/// Converts an error of the driver, with the remedy and whether a retry may succeed, and keeps it as the source.
+///
+/// For programs that use SQLite themselves beside the saver, and want the same errors.
+pub fn convert(error: rusqlite::Error) -> Error {
     let (kind, message, retryable) = describe(&error);
     Error::new(kind, message).retryable(retryable).with_source(error)
 }

@@ -148,5 +148,6 @@ mod worker;
 mod write;
 
 pub use builder::{SqliteSaverBuilder, Synchronous};
+pub use error::convert;
 pub use rusqlite;
 pub use saver::SqliteSaver;

@@ -23,6 +23,8 @@ const TOO_LARGE: &str = "PostgreSQL cannot store a value this large: an index en
                          and a column at most 1 GB";
 const BAD_PASSWORD: &str = "the server refused the password; check user and password";
 const NO_DATABASE: &str = "the database does not exist; create it, or choose another one";
+const OTHER_INDEX: &str =
+    "the table of vectors was made for another index; configure that index, or use another schema";
 const REFUSED: &str = "the server rejected the call";
 const UNREACHABLE: &str = "the server cannot be reached; check host and port, and that it runs";
 const LOST: &str = "the connection to the server was lost";
@@ -71,6 +73,18 @@ pub fn convert_pool(error: PoolError) -> Error {
     Error::new(kind, message).retryable(retryable).with_source(error)
 }
 
+/// Whether the server refused the connection, or TLS or authentication with it failed: an error of connecting, not of a
+/// call or of an option.
+pub fn is_refused_connection(error: &Error) -> bool {
+    let Some(source) = error.source().filter(|_| error.kind() == ErrorKind::InvalidConfig) else {
+        return false;
+    };
+    match source.downcast_ref::<ServerError>() {
+        Some(server) => server.is_fatal,
+        None => source.is::<tokio_postgres::Error>(),
+    }
+}
+
 /// Whether a prepared statement has to be prepared again: the server lost it, or a table has changed since.
 pub fn is_stale_statement(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_some_and(|db| db.code().code() == "26000" || is_stale_plan(db))
@@ -81,11 +95,7 @@ fn describe(db: &DbError) -> Description {
     use ErrorKind::{
         Backend, Conflict, InvalidArgument, InvalidConfig, Schema, Timeout, Unavailable, Unsupported,
     };
-    // PgBouncer sends no untranslated severity field, but it never translates the other one.
-    let fatal = match db.parsed_severity() {
-        Some(severity) => matches!(severity, Severity::Fatal | Severity::Panic),
-        None => db.severity() == "FATAL",
-    };
+    let fatal = is_fatal(db);
     let code = db.code().code();
     match code {
         "28P01" => (InvalidConfig, BAD_PASSWORD, false),
@@ -143,6 +153,8 @@ fn describe(db: &DbError) -> Description {
         "0A000" => (Unsupported, "the server does not support this; it may be too old", false),
         "54001" => (InvalidArgument, "a value is nested too deeply for the server", false),
         "54000" => (InvalidArgument, TOO_LARGE, false),
+        // pgvector's error.
+        "22000" if db.message().contains("dimensions") => (Schema, OTHER_INDEX, false),
         "22P05" | "22021" => (
             InvalidArgument,
             "PostgreSQL cannot store text with NUL, or with characters that the database's encoding lacks",
@@ -158,6 +170,15 @@ fn describe(db: &DbError) -> Description {
             ),
             _ => (Backend, REFUSED, false),
         },
+    }
+}
+
+/// Whether the server closed the connection with this error.
+fn is_fatal(db: &DbError) -> bool {
+    // PgBouncer sends no untranslated severity field, but it never translates the other one.
+    match db.parsed_severity() {
+        Some(severity) => matches!(severity, Severity::Fatal | Severity::Panic),
+        None => db.severity() == "FATAL",
     }
 }
 
@@ -266,6 +287,7 @@ struct ServerError {
     severity: String,
     code: String,
     message: String,
+    is_fatal: bool,
 }
 
 impl ServerError {
@@ -279,7 +301,7 @@ impl ServerError {
             Some(start) => format!("{}…", start.trim_end()),
             None => message.to_owned(),
         };
-        Self { severity: db.severity().to_owned(), code: code.to_owned(), message }
+        Self { severity: db.severity().to_owned(), code: code.to_owned(), message, is_fatal: is_fatal(db) }
     }
 }
 
@@ -381,6 +403,9 @@ mod tests {
             ("ERROR", "22P05", "unsupported Unicode escape sequence", InvalidArgument, false),
             ("ERROR", "22P02", "invalid input syntax for type json", InvalidArgument, false),
             ("ERROR", "22023", "invalid parameter value", InvalidArgument, false),
+            ("ERROR", "22000", "expected 64 dimensions, not 32", Schema, false),
+            ("ERROR", "22000", "different vector dimensions 64 and 32", Schema, false),
+            ("ERROR", "22000", "infinite value not allowed in vector", InvalidArgument, false),
             ("ERROR", "08P01", "bind message supplies 1 parameters", Backend, false),
             ("ERROR", "53100", "could not extend file", Backend, false),
             ("ERROR", "53200", "out of memory", Backend, false),
@@ -392,6 +417,8 @@ mod tests {
         for (severity, code, message, kind, retryable) in table {
             let error = convert(short_server_error(severity, code, message).await);
             assert_eq!((error.kind(), error.is_retryable()), (kind, retryable), "{code} {message}");
+            let refuses = kind == InvalidConfig && severity == "FATAL";
+            assert_eq!(is_refused_connection(&error), refuses, "{code} {message}");
             let source = error.source().map(ToString::to_string);
             assert!(
                 source.is_some_and(|source| source.contains(code)),

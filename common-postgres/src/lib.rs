@@ -12,7 +12,7 @@ mod tls;
 pub use config::{PostgresConfig, SslMode};
 pub use connect::{ConnectionOptions, ConnectionSource};
 pub use database::{Connection, Database, Param, Transaction};
-pub use error::{convert, convert_pool, is_stale_statement};
+pub use error::{convert, convert_pool, is_refused_connection, is_stale_statement};
 pub use migrate::{Migrations, Step};
 pub use row::{Json, column, quote, text};
 pub use runtime::check_timers;

@@ -1,23 +1,32 @@
-"""LangGraph checkpointers and stores implemented in Rust."""
+"""LangGraph checkpointers, stores and caches implemented in Rust."""
 
 import atexit
 
-from langgraph_ckpt._memory_store import InMemoryStore
 from langgraph_ckpt._native import Cipher, __version__, shut_down
-from langgraph_ckpt._postgres_store import PostgresStore
+from langgraph_ckpt.cache.postgres import PostgresCache
+from langgraph_ckpt.cache.sqlite import SqliteCache
 from langgraph_ckpt.memory import InMemorySaver
 from langgraph_ckpt.postgres import PostgresSaver
+from langgraph_ckpt.postgres.aio import AsyncPostgresSaver
 from langgraph_ckpt.sqlite import SqliteSaver
+from langgraph_ckpt.sqlite.aio import AsyncSqliteSaver
+from langgraph_ckpt.store.memory import InMemoryStore
+from langgraph_ckpt.store.postgres import AsyncPostgresStore, PostgresStore
 
 __all__ = [
+    "AsyncPostgresSaver",
+    "AsyncPostgresStore",
+    "AsyncSqliteSaver",
     "Cipher",
     "InMemorySaver",
     "InMemoryStore",
+    "PostgresCache",
     "PostgresSaver",
     "PostgresStore",
+    "SqliteCache",
     "SqliteSaver",
     "__version__",
 ]
 
-# Open savers and stores must be closed, and their threads ended, before the interpreter is finalized.
+# What is open must be closed, and its threads ended, before the interpreter is finalized.
 atexit.register(shut_down)

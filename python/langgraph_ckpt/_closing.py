@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TypeVar
 
-from langgraph_ckpt._native import Saver, Store
+from langgraph_ckpt._native import Cache, Saver, Store
 
 C = TypeVar("C", bound="Closing")
 
@@ -13,7 +13,7 @@ C = TypeVar("C", bound="Closing")
 class Closing:
     """What closes itself, with `with` and with `async with`."""
 
-    _native: Saver | Store
+    _native: Saver | Store | Cache
 
     def close(self) -> None:
         """Waits for running calls, and releases files, threads and connections. Later calls fail. Idempotent."""

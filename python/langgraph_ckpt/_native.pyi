@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -39,8 +39,11 @@ class Cipher:
         """
 
     @staticmethod
-    def aes(key: bytes) -> Cipher:
-        """Encrypts as LangGraph's `EncryptedSerializer.from_pycryptodome_aes` does: AES-EAX with 16, 24 or 32 bytes."""
+    def aes(key: bytes | None = None) -> Cipher:
+        """Encrypts as LangGraph's `EncryptedSerializer.from_pycryptodome_aes` does: AES-EAX with 16, 24 or 32 bytes.
+
+        Without a key, it is the text of the environment variable `LANGGRAPH_AES_KEY`, which must be set then.
+        """
 
     @staticmethod
     def from_env() -> Cipher | None:
@@ -163,3 +166,21 @@ def postgres_store(
     refresh_on_read: bool,
     options: dict[str, Any],
 ) -> Store: ...
+
+#: Namespace, key, TTL in seconds, and the serializer's tag and bytes.
+CacheEntry: TypeAlias = tuple[tuple[str, ...], str, float | None, str, bytes]
+
+class Cache:
+    """The native part of a cache, over any backend."""
+
+    def get(self, keys: list[tuple[tuple[str, ...], str]]) -> Call[list[tuple[str, bytes] | None]]: ...
+    def set(self, entries: list[CacheEntry]) -> Call[None]: ...
+    def clear(self, namespaces: list[tuple[str, ...]] | None) -> Call[None]: ...
+    def setup(self) -> Call[None]: ...
+    @property
+    def closed(self) -> bool:
+        """Whether there is nothing to close: it is closed already, or this is a child of the process that created it."""
+    def close(self) -> Call[None]: ...
+
+def sqlite_cache(path: str, options: dict[str, Any]) -> Cache: ...
+def postgres_cache(conn_string: str, options: dict[str, Any]) -> Cache: ...

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -21,8 +20,10 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from langgraph_ckpt import _native
 from langgraph_ckpt._closing import Closing
+from langgraph_ckpt._native import Cipher
+from langgraph_ckpt._native import Saver as NativeSaver
+from langgraph_ckpt._setup import SettingUp
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ def _is_conflict(error: RuntimeError) -> bool:
     return getattr(error, "kind", None) == "conflict"
 
 
-class Saver(Closing, BaseCheckpointSaver[str]):
+class Saver(Closing, SettingUp, BaseCheckpointSaver[str]):
     """A LangGraph checkpointer implemented in Rust, with synchronous and asynchronous methods on one class.
 
     A saver is safe to share between threads and event loops. It is a context manager for `with` and `async with`. It must
@@ -39,16 +40,15 @@ class Saver(Closing, BaseCheckpointSaver[str]):
     Values are serialized by `serde`, as in LangGraph's own savers, and are otherwise opaque.
     """
 
+    _native: NativeSaver
+
     def __init__(
-        self, native: _native.Saver, *, serde: SerializerProtocol | None = None, cipher: _native.Cipher | None = None
+        self, native: NativeSaver, *, serde: SerializerProtocol | None = None, cipher: Cipher | None = None
     ) -> None:
         if cipher is not None and isinstance(serde, EncryptedSerializer):
             raise ValueError("serde encrypts already: pass it or a cipher, not both")
         super().__init__(serde=serde)
         self._native = native
-
-    #: The schemes of the backend's URLs.
-    _schemes: ClassVar[tuple[str, ...]] = ()
 
     # Overridden by backends whose Python saver stores less metadata.
     _metadata = staticmethod(get_checkpoint_metadata)
@@ -277,14 +277,6 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         """Returns the version of a channel after `current`."""
         return self._native.get_next_version(current)
 
-    def setup(self) -> None:
-        """Creates or upgrades the tables. Idempotent, and safe to run from many processes concurrently."""
-        self._native.setup().wait()
-
-    async def asetup(self) -> None:
-        """Creates or upgrades the tables as `setup` does."""
-        await self._native.setup()
-
     def close(self) -> None:
         """Closes the saver, and all savers that share its connections (those that `with_allowlist` returned).
 
@@ -292,16 +284,3 @@ class Saver(Closing, BaseCheckpointSaver[str]):
         Idempotent.
         """
         super().close()
-
-    @classmethod
-    def _check_conn_string(cls, conn_string: object, wanted: str) -> str:
-        """Rejects connection strings of other classes. The string may contain a password, so errors do not show it."""
-        name = cls.__name__
-        if not isinstance(conn_string, str):
-            raise TypeError(f"{name} takes {wanted}, not {type(conn_string).__name__}")
-        # Matched at the beginning only: elsewhere it may be part of a password.
-        url = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", conn_string)
-        if url and (scheme := url[1]) not in cls._schemes:
-            owner = next((f": use {known.__name__}" for known in Saver.__subclasses__() if scheme in known._schemes), "")
-            raise ValueError(f"{name} takes {wanted}, and this is a URL of {scheme}{owner}")
-        return conn_string

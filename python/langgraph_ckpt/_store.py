@@ -9,13 +9,15 @@ import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore, IndexConfig, Op, Result, TTLConfig, ensure_embeddings
 
-from langgraph_ckpt import _native
 from langgraph_ckpt._closing import Closing
+from langgraph_ckpt._native import Store as NativeStore
+from langgraph_ckpt._native import StoreIndex
+from langgraph_ckpt._setup import SettingUp
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ class StoreIndexConfig(IndexConfig, total=False):
     """How PostgreSQL finds the nearest vectors. The in-memory store is always exact."""
 
 
-class Store(Closing, BaseStore):
+class Store(Closing, SettingUp, BaseStore):
     """A LangGraph store implemented in Rust, with synchronous and asynchronous methods on one class.
 
     The methods of LangGraph's `BaseStore` (`get`, `put`, `search`, `delete`, `list_namespaces`, and their variants with the
@@ -61,8 +63,10 @@ class Store(Closing, BaseStore):
 
     supports_ttl = True
 
+    _native: NativeStore
+
     def __init__(
-        self, native: _native.Store, index: StoreIndexConfig | None, embeddings: Embeddings | None, ttl: TTLConfig | None
+        self, native: NativeStore, index: StoreIndexConfig | None, embeddings: Embeddings | None, ttl: TTLConfig | None
     ) -> None:
         super().__init__()
         self._native = native
@@ -77,11 +81,12 @@ class Store(Closing, BaseStore):
         The reads see the store as it was before the batch. Then the puts are applied atomically; of several puts to one
         key the last one counts.
 
+        Without an index, the query of a search is ignored, with one warning per store.
+
         Raises:
             InvalidNamespaceError: If a namespace is invalid, or is reserved in a put.
             TypeError: If a value is no dict, or has a value that JSON lacks.
             ValueError: If another part of an operation is invalid.
-            NotImplementedError: If a search has a query and the store has no index.
         """
         batch = self._native.prepare(ops)
         documents, queries = batch.texts
@@ -96,14 +101,6 @@ class Store(Closing, BaseStore):
         if not documents and not queries:
             return await self._native.run(batch, [], [])
         return await self._native.run(batch, *await self._aembed(documents, queries))
-
-    def setup(self) -> None:
-        """Creates or upgrades the tables. Idempotent, and safe to run from many processes concurrently."""
-        self._native.setup().wait()
-
-    async def asetup(self) -> None:
-        """Creates or upgrades the tables, as `setup` does."""
-        await self._native.setup()
 
     def sweep_ttl(self) -> int:
         """Removes expired items, and returns their number."""
@@ -135,7 +132,7 @@ class Store(Closing, BaseStore):
 
     async def astart_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> asyncio.Future[None]:
         """Starts the sweeper, as `start_ttl_sweeper` does."""
-        return asyncio.wrap_future(self.start_ttl_sweeper(sweep_interval_minutes))
+        return asyncio.wrap_future(Store.start_ttl_sweeper(self, sweep_interval_minutes))
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
         """Stops the sweeper and waits for it.
@@ -156,11 +153,11 @@ class Store(Closing, BaseStore):
         """Stops the sweeper, as `stop_ttl_sweeper` does."""
         if self._sweeper is None:
             return True
-        return await asyncio.get_running_loop().run_in_executor(None, self.stop_ttl_sweeper, timeout)
+        return await asyncio.get_running_loop().run_in_executor(None, Store.stop_ttl_sweeper, self, timeout)
 
     def close(self) -> None:
         """Stops the sweeper, waits for running calls, and closes the connections. Later calls fail. Idempotent."""
-        self.stop_ttl_sweeper()
+        Store.stop_ttl_sweeper(self)
         super().close()
 
     async def aclose(self) -> None:
@@ -218,7 +215,7 @@ class _Sweeper(threading.Thread):
         if store is None:
             return
         try:
-            swept = store.sweep_ttl()
+            swept = store._native.sweep_ttl().wait()
         except Exception:
             if not self._stopped.is_set():
                 logger.exception("expired items were not removed; the next sweep tries again")
@@ -234,7 +231,7 @@ class _Sweeper(threading.Thread):
 
 def read_index(
     index: Mapping[str, Any] | None,
-) -> tuple[StoreIndexConfig | None, Embeddings | None, _native.StoreIndex | None]:
+) -> tuple[StoreIndexConfig | None, Embeddings | None, StoreIndex | None]:
     """Checks a user's index. Returns it as the store's `index_config`, with the embeddings and the native index."""
     if not index:
         return None, None, None
@@ -248,7 +245,7 @@ def read_index(
         fields = [fields]
     ann = index.get("ann_index_config") or {}
     _reject_unknown_keys("ann_index_config", ann, ANNIndexConfig.__annotations__.keys() | {"lists"})
-    native = _native.StoreIndex(
+    native = StoreIndex(
         dims=index["dims"],
         fields=list(fields),
         embeddings=type(embeddings).__name__,
@@ -259,7 +256,7 @@ def read_index(
         ef_construction=ann.get("ef_construction"),
         lists=ann.get("lists", ann.get("nlist")),
     )
-    return StoreIndexConfig(**index), embeddings, native
+    return cast(StoreIndexConfig, dict(index)), embeddings, native
 
 
 def read_ttl(ttl: Mapping[str, Any] | None) -> tuple[TTLConfig | None, float | None, bool]:
@@ -267,7 +264,7 @@ def read_ttl(ttl: Mapping[str, Any] | None) -> tuple[TTLConfig | None, float | N
     if ttl is None:
         return None, None, True
     _reject_unknown_keys("ttl", ttl, TTLConfig.__annotations__.keys())
-    return TTLConfig(**ttl), ttl.get("default_ttl"), ttl.get("refresh_on_read", True)
+    return cast(TTLConfig, dict(ttl)), ttl.get("default_ttl"), ttl.get("refresh_on_read", True)
 
 
 def _reject_unknown_keys(what: str, given: object, known: Iterable[str]) -> None:

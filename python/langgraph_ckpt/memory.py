@@ -22,3 +22,7 @@ class InMemorySaver(Saver):
 
     def __init__(self, *, serde: SerializerProtocol | None = None) -> None:
         super().__init__(_native.memory_saver(), serde=serde)
+
+
+#: LangGraph's other name of the class.
+MemorySaver = InMemorySaver

@@ -1,6 +1,7 @@
 //! Ciphers.
 
 use checkpoint_core::Cipher;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error::OrRaise;
@@ -29,8 +30,15 @@ impl PyCipher {
     }
 
     /// Encrypts as LangGraph's `EncryptedSerializer.from_pycryptodome_aes` does: AES-EAX with 16, 24 or 32 bytes.
+    ///
+    /// Without a key, it is the text of the environment variable `LANGGRAPH_AES_KEY`, which must be set then.
     #[staticmethod]
-    fn aes(py: Python<'_>, key: &[u8]) -> PyResult<Self> {
+    #[pyo3(signature = (key=None))]
+    fn aes(py: Python<'_>, key: Option<&[u8]>) -> PyResult<Self> {
+        let Some(key) = key else {
+            let missing = "LANGGRAPH_AES_KEY environment variable is not set; set it, or pass a key";
+            return Self::from_env(py)?.ok_or_else(|| PyValueError::new_err(missing));
+        };
         Cipher::aes(key).or_raise(py).map(|cipher| Self { cipher })
     }
 

@@ -1,11 +1,15 @@
-//! The native part of the Python package `langgraph_ckpt`: LangGraph's checkpointers and stores over the backends of
+//! The native part of the Python package `langgraph_ckpt`: LangGraph's checkpointers, stores and caches over the backends of
 //! this workspace. The classes that users import are in the Python files beside it.
 
+#[macro_use]
+mod connection;
+
+mod cache;
+mod cache_postgres;
+mod cache_sqlite;
 mod call;
 mod cipher;
 mod config;
-#[macro_use]
-mod connection;
 mod convert;
 mod embeddings;
 mod error;
@@ -34,5 +38,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     memory::register(module)?;
     sqlite::register(module)?;
     postgres::register(module)?;
-    store::register(module)
+    store::register(module)?;
+    cache::register(module)?;
+    cache_sqlite::register(module)?;
+    cache_postgres::register(module)
 }

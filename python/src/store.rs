@@ -1,12 +1,14 @@
 //! The native class of every store.
 
+use std::ffi::CStr;
 use std::mem;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use checkpoint_core::ResultExt;
 use checkpoint_core::store::{BaseStore, Distance, IndexConfig, Op, Ttl, TtlConfig};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 use store_postgres::{AnnIndex, VectorType};
 
@@ -16,6 +18,13 @@ use crate::error::OrRaise;
 use crate::opened::Opened;
 use crate::runtime::lock;
 use crate::store_ops::LangGraph;
+
+const NO_INDEX: &CStr =
+    c"the store has no index, so the query of a search is ignored, and its results are the items that \
+    changed last; create the store with `index=` to search by meaning";
+
+/// From the store's `batch`: the method of LangGraph's base class, and its caller.
+const FRAMES: i32 = 3;
 
 /// The default number of lists, which is the server's.
 const LISTS: i64 = 100;
@@ -101,6 +110,8 @@ pub(crate) struct NativeStore {
     opened: Opened<Box<dyn BaseStore>>,
     index: Option<IndexConfig>,
     backend: &'static str,
+    /// Whether it has warned of a query that it ignores.
+    has_warned: AtomicBool,
 }
 
 impl NativeStore {
@@ -108,7 +119,22 @@ impl NativeStore {
         let (backend, immediate) = (store.backend(), store.capabilities().immediate);
         let store: Box<dyn BaseStore> = Box::new(store);
         let opened = Opened::new(py, "store", immediate, store, |store| store.close());
-        Self { opened, index: index.map(|index| index.config.clone()), backend }
+        let index = index.map(|index| index.config.clone());
+        Self { opened, index, backend, has_warned: AtomicBool::new(false) }
+    }
+
+    /// Removes the queries of searches, which need an index, as LangGraph's stores do. The first one warns.
+    fn ignore_queries(&self, py: Python<'_>, ops: &mut [Op]) -> PyResult<()> {
+        let mut ignored = false;
+        for op in ops {
+            if let Op::Search(search) = op {
+                ignored |= search.query.take().is_some();
+            }
+        }
+        if ignored && !self.has_warned.swap(true, Ordering::Relaxed) {
+            PyErr::warn(py, &py.get_type::<PyUserWarning>(), NO_INDEX, FRAMES)?;
+        }
+        Ok(())
     }
 }
 
@@ -118,7 +144,10 @@ impl NativeStore {
     fn prepare(&self, ops: &Bound<'_, PyAny>) -> PyResult<Batch> {
         let py = ops.py();
         self.opened.get()?;
-        let ops = LangGraph::get(py)?.ops(ops)?;
+        let mut ops = LangGraph::get(py)?.ops(ops)?;
+        if self.index.is_none() {
+            self.ignore_queries(py, &mut ops)?;
+        }
         let texts = match &self.index {
             Some(index) => Texts::of(&ops, self.backend, index).at(self.backend, "batch").or_raise(py)?,
             None => Texts::default(),

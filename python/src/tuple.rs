@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PySequence, PyString, PyTuple};
 
 use crate::config::from_config;
 use crate::convert::{
@@ -204,19 +204,28 @@ pub(crate) fn to_checkpoint(
     Ok((out, options))
 }
 
-/// Converts the writes of a task: pairs of a channel and a value.
+/// Converts the writes of a task: pairs of a channel and a value, as any sequences. LangGraph's caches return lists.
 pub(crate) fn to_writes(serde: &Serde, writes: &Bound<'_, PyAny>) -> PyResult<Vec<(Str, ChannelValue)>> {
     let write = |write: PyResult<Bound<'_, PyAny>>| {
-        let write = write?;
-        let (channel, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = write.extract().map_err(|_| {
-            PyTypeError::new_err(format!(
-                "a write must be a pair of channel and value, not {}",
-                type_name(&write)
-            ))
-        })?;
+        let (channel, value) = pair(&write?)?;
         Ok((to_str(&channel, "the name of a channel")?, serde.blob(&value)?))
     };
     writes.try_iter()?.map(write).collect()
+}
+
+fn pair<'py>(write: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    if let Ok(pair) = write.extract() {
+        return Ok(pair);
+    }
+    // A text of two letters is a sequence too.
+    if !write.is_instance_of::<PyString>()
+        && let Ok(sequence) = write.cast::<PySequence>()
+        && sequence.len()? == 2
+    {
+        return Ok((sequence.get_item(0)?, sequence.get_item(1)?));
+    }
+    let found = type_name(write);
+    Err(PyTypeError::new_err(format!("a write must be a pair of channel and value, not {found}")))
 }
 
 /// Converts a value to a Python object.

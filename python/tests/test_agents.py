@@ -6,11 +6,19 @@ from typing import Any, TypedDict
 import pytest
 from conftest import Flow
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain.agents.middleware import (
+    AgentState,
+    HumanInTheLoopMiddleware,
+    SummarizationMiddleware,
+    after_model,
+    before_model,
+)
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolCall, ToolMessage
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.runtime import Runtime
 from langgraph.types import Command
 from langmem.short_term import RunningSummary, SummarizationNode
 
@@ -114,6 +122,71 @@ def test_a_person_decides(
     assert len(answered) == 1
     assert (f"sent to {expected[0]}" if expected else "not to ann") in answered[0].content
     assert flow(agent).get_state(config).values["messages"] == messages
+
+
+def test_a_person_decides_on_several_actions_at_once(
+    saver: Any, flow: Flow, config: dict[str, Any], tools: list[Any], sent: list[str]
+) -> None:
+    asked = [ToolCall(name="send_mail", args={"to": name}, id=name) for name in ("ann", "bob", "cleo")]
+    agent = approving(saver, tools, AIMessage("", tool_calls=asked))
+    flow(agent).invoke({"messages": [HumanMessage("mail all")]}, config)
+    agent = approving(saver, tools, "done")
+    decisions = [DECISIONS[name][0] for name in ("approve", "edit", "reject")]
+    messages = flow(agent).invoke(Command(resume={"decisions": decisions}), config)["messages"]
+    assert sorted(sent) == ["ann", "bob"]
+    answers = {message.tool_call_id: message.content for message in messages if isinstance(message, ToolMessage)}
+    assert answers["ann"] == "sent to ann"
+    assert "sent to bob" in answers["bob"]
+    assert "not to ann" in answers["cleo"]
+    assert flow(agent).get_state(config).values["messages"] == messages
+
+
+def test_middleware_summarises_old_messages(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
+    """The summary replaces the messages in the state, so that the next turn reads it from the checkpoint."""
+
+    def turn(said: str, *summaries: str) -> list[AnyMessage]:
+        middleware = SummarizationMiddleware(model(*summaries), trigger=("messages", 4), keep=("messages", 2))
+        agent = create_agent(model(f"answer to {said}"), middleware=[middleware], checkpointer=saver)
+        messages = flow(agent).invoke({"messages": [HumanMessage(said)]}, config)["messages"]
+        assert flow(agent).get_state(config).values["messages"] == messages
+        return messages
+
+    assert len(turn("one")) == 2
+    assert len(turn("two")) == 4
+    # Five messages before the model is called: three are summarised.
+    messages = turn("three", "ONE, AND TWO")
+    assert "ONE, AND TWO" in str(messages[0].content)
+    assert [message.content for message in messages[1:]] == ["answer to two", "three", "answer to three"]
+    # The summary is a message like any other, and is summarised in its turn.
+    messages = turn("four", "ALL OF IT")
+    assert "ALL OF IT" in str(messages[0].content)
+    assert [message.content for message in messages[1:]] == ["answer to three", "four", "answer to four"]
+    # What was is still in the history of the thread.
+    history = flow(create_agent(model(), checkpointer=saver)).get_state_history(config)
+    seen = {str(message.content) for state in history for message in state.values.get("messages", [])}
+    assert {"one", "answer to one", "two"} <= seen
+
+
+def test_middleware_trims_messages(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
+    seen: list[list[str]] = []
+
+    @before_model
+    def keep_two(state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
+        messages = state["messages"]
+        if len(messages) <= 3:
+            return None
+        return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), messages[0], *messages[-2:]]}
+
+    @after_model
+    def note(state: AgentState[Any], runtime: Runtime[Any]) -> None:
+        seen.append([str(message.content) for message in state["messages"]])
+
+    for turn in range(4):
+        agent = create_agent(model(f"answer {turn}"), middleware=[keep_two, note], checkpointer=saver)
+        flow(agent).invoke({"messages": [HumanMessage(f"turn {turn}")]}, config)
+    assert seen[-1] == ["turn 0", "answer 2", "turn 3", "answer 3"]
+    messages = flow(agent).get_state(config).values["messages"]
+    assert [message.content for message in messages] == seen[-1]
 
 
 class Summarized(MessagesState):

@@ -10,6 +10,7 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph_ckpt import AsyncPostgresSaver, AsyncSqliteSaver
 
 
 @pytest.mark.parametrize("flow", ["async"], indirect=True)
@@ -27,6 +28,28 @@ def test_langgraph_suite(kind: Kind, place: str, flow: Flow, capability: Capabil
     assert (result.failures, result.tests_failed, result.passed) == ([], 0, True)
     assert result.tests_passed > 0
     assert report.conformance_level() == "FULL"
+
+
+@pytest.mark.parametrize("flow", ["async"], indirect=True)
+@pytest.mark.parametrize(
+    ("made", "at"),
+    [(AsyncSqliteSaver, "sqlite_path"), (AsyncPostgresSaver, "postgres_url")],
+    ids=["sqlite", "postgres"],
+)
+def test_langgraph_suite_under_langgraphs_names(
+    made: Any, at: str, flow: Flow, request: pytest.FixtureRequest
+) -> None:
+    place = request.getfixturevalue(at)
+
+    @checkpointer_test(name=made.__name__)
+    async def saver() -> Any:
+        async with made.from_conn_string(place) as opened:
+            await opened.setup()
+            yield opened
+
+    report = flow.run(validate(saver))
+    assert report.conformance_level() == "FULL"
+    assert report.passed_all()
 
 
 def test_every_method_is_ours(kind: Kind) -> None:

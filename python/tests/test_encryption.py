@@ -2,17 +2,18 @@
 
 import operator
 import sqlite3
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import psycopg
 import pytest
-from conftest import Flow, Kind, async_peer, kinds, open_at, peer
+from conftest import KINDS, Flow, Kind, async_peer, kinds, open_at, peer
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
-from langgraph_ckpt import Cipher
+from langgraph_ckpt import AsyncPostgresSaver, Cipher, PostgresSaver, SqliteSaver
 
 KEY = bytes(range(32))
 OTHER = bytes(range(1, 33))
@@ -260,3 +261,55 @@ def test_keys_are_not_shown(kind: Kind, place: str) -> None:
             assert "0123456789abcdef" not in text
             assert key.hex() not in text
             assert str(list(key))[:20] not in text
+
+
+@kinds(lasting=True)
+def test_the_key_of_the_environment_in_one_call(
+    kind: Kind,
+    place: str,
+    open_saver: Callable[..., Any],
+    flow: Flow,
+    config: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The variable of LangGraph's serializer, which reads the rest."""
+    monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
+    assert Cipher.from_env() is None
+    # Nothing is stored in clear because a variable is missing.
+    with pytest.raises(ValueError, match="LANGGRAPH_AES_KEY environment variable is not set"):
+        Cipher.aes()
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "too short")
+    with pytest.raises(ValueError, match="LANGGRAPH_AES_KEY"):
+        Cipher.aes()
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "a key of 32 bytes for this test.")
+    with open_saver(cipher=Cipher.aes()) as saver:
+        run_halfway(flow, saver, config)
+    assert SECRET.encode() not in stored(kind, place)
+    serde = EncryptedSerializer.from_pycryptodome_aes()
+    with_peer(flow, kind, place, serde, lambda saver: finish(flow, saver, config))
+
+
+def test_langgraphs_serializer_on_postgres_warns_once(
+    postgres_url: str, sqlite_path: str, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    warnings.simplefilter("always")
+    monkeypatch.setattr("langgraph_ckpt.postgres._has_warned", False)
+    SqliteSaver(sqlite_path, serde=encrypted()).close()
+    PostgresSaver(postgres_url).close()
+    assert len(recwarn) == 0
+    for saver in (PostgresSaver, AsyncPostgresSaver):
+        saver(postgres_url, serde=encrypted()).close()
+    [warned] = recwarn
+    assert warned.category is UserWarning and "cipher=Cipher.aes()" in str(warned.message)
+    assert warned.filename == __file__
+
+
+def test_langgraphs_serializer_leaves_scalars_in_clear_on_postgres(
+    postgres_url: str, flow: Flow, config: dict[str, Any]
+) -> None:
+    """What the warning is about."""
+    kind = next(kind for kind in KINDS if kind.name == "postgres")
+    with open_at(kind, postgres_url, serde=encrypted()) as saver:
+        flow.run(saver.asetup()) if flow.is_async else saver.setup()
+        run_halfway(flow, saver, config)
+    assert SECRET.encode() in stored(kind, postgres_url)

@@ -1,8 +1,13 @@
 """Invalid input: the exception that a user of LangGraph expects, with a message that says what to do."""
 
 import copy
+import os
+import pickle
 import socket
 import sqlite3
+import subprocess
+import sys
+from collections import UserList
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +16,7 @@ import pytest
 from conftest import POSTGRES, Flow, Kind, kinds, make_url, open_at, put, server_url, thread
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph_ckpt import InMemorySaver, PostgresSaver, PostgresStore, SqliteSaver
+from langgraph_ckpt import InMemorySaver, PostgresCache, PostgresSaver, PostgresStore, SqliteSaver
 
 
 @kinds("postgres")
@@ -123,6 +128,22 @@ def test_writes_without_a_checkpoint_id(saver: Any, flow: Flow) -> None:
         flow(saver).put_writes(thread("t", ""), [("value", 1)], "task")
 
 
+def test_writes_are_any_sequences_of_two(saver: Any, flow: Flow) -> None:
+    """LangGraph's caches return lists."""
+    stored = put(flow, saver, thread("t"), {"value": [1]})
+    writes = [["a", [1]], ("b", "text"), UserList(["c", None])]
+    flow(saver).put_writes(stored, writes, "task")
+    assert flow(saver).get_tuple(stored).pending_writes == [("task", "a", [1]), ("task", "b", "text"), ("task", "c", None)]
+
+
+@pytest.mark.parametrize("write", ["ab", ["a"], ["a", 1, 2], {"a", "b"}, {"a": 1, "b": 2}, None, ["a", 1, 2, 3]], ids=str)
+def test_other_writes_are_rejected(saver: Any, flow: Flow, write: Any) -> None:
+    stored = put(flow, saver, thread("t"), {"value": [1]})
+    with pytest.raises(TypeError, match=f"a pair of channel and value, not {type(write).__name__}"):
+        flow(saver).put_writes(stored, [("good", 1), write], "task")
+    assert flow(saver).get_tuple(stored).pending_writes == []
+
+
 def test_a_checkpoint_without_an_id(saver: Any, flow: Flow) -> None:
     checkpoint: dict[str, Any] = {**empty_checkpoint()}
     del checkpoint["id"]
@@ -216,20 +237,82 @@ def test_an_unreachable_server(flow: Flow) -> None:
             assert "hunter2" not in f"{caught.value}{caught.value.__cause__}"
 
 
-def test_a_wrong_password(flow: Flow) -> None:
+REFUSED = [PostgresSaver, PostgresStore, PostgresCache]
+
+
+@pytest.mark.parametrize("made", REFUSED, ids=lambda one: one.__name__)
+def test_a_wrong_password(made: Any, flow: Flow) -> None:
     url = server_url(POSTGRES)
     start, _, end = url.partition("@")
     wrong = f"{start.rpartition(':')[0]}:hunter2@{end}"
-    with PostgresSaver.from_conn_string(wrong) as saver:
-        with pytest.raises((ConnectionError, ValueError, RuntimeError), match="(?i)password") as caught:
-            flow(saver).setup()
-        assert "hunter2" not in str(caught.value)
+    with made.from_conn_string(wrong) as opened, pytest.raises(ConnectionError, match="(?i)password") as caught:
+        flow(opened).setup()
+    assert isinstance(caught.value, psycopg.OperationalError)
+    assert "hunter2" not in str(caught.value)
 
 
-def test_a_missing_database(flow: Flow) -> None:
-    with PostgresSaver.from_conn_string(make_url(server_url(POSTGRES), dbname="no_such_database")) as saver:
-        with pytest.raises((ConnectionError, ValueError, RuntimeError), match="no_such_database"):
-            flow(saver).setup()
+@pytest.mark.parametrize("made", REFUSED, ids=lambda one: one.__name__)
+def test_a_missing_database(made: Any, flow: Flow) -> None:
+    url = make_url(server_url(POSTGRES), dbname="no_such_database")
+    with made.from_conn_string(url) as opened, pytest.raises(ConnectionError, match="no_such_database") as caught:
+        flow(opened).setup()
+    # What code for LangGraph's classes catches.
+    assert isinstance(caught.value, psycopg.OperationalError)
+    assert (caught.value.kind, caught.value.retryable) == ("invalid configuration", False)  # type: ignore[attr-defined]
+
+
+def test_a_missing_privilege_is_no_connection_error(postgres_url: str, flow: Flow) -> None:
+    role = f"reader_{os.urandom(6).hex()}"
+    schema = psycopg.conninfo.conninfo_to_dict(postgres_url)["options"].partition("=")[2].partition(",")[0]
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+        try:
+            connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+            with PostgresSaver(postgres_url) as saver:
+                saver.setup()
+            conn_string = psycopg.conninfo.make_conninfo(postgres_url, user=role, password="secret")
+            with PostgresSaver(conn_string) as saver, pytest.raises(ValueError, match="privilege"):
+                flow(saver).get_tuple(thread("t"))
+        finally:
+            connection.execute(f"DROP OWNED BY {role}")
+            connection.execute(f"DROP ROLE {role}")
+
+
+def test_errors_are_the_drivers_too(postgres_url: str, sqlite_path: str, flow: Flow) -> None:
+    """Code for LangGraph's classes catches psycopg's and sqlite3's `OperationalError`."""
+    with PostgresSaver(postgres_url, statement_timeout=0.2) as saver, psycopg.connect(postgres_url) as connection:
+        saver.setup()
+        connection.execute("LOCK TABLE checkpoints IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(TimeoutError, match="statement_timeout") as caught:
+            flow(saver).get_tuple(thread("t"))
+        assert isinstance(caught.value, psycopg.OperationalError)
+    with SqliteSaver(sqlite_path) as saver:
+        saver.setup()
+    holder = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('BEGIN IMMEDIATE'); print(1, flush=True); input()"
+    # In another process, because two libraries in one do not see each other's locks.
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, sqlite_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as locking:
+        assert locking.stdout is not None and locking.stdout.readline() == b"1\n"
+        with SqliteSaver(sqlite_path, busy_timeout=0.05) as saver, pytest.raises(TimeoutError) as caught:
+            put(flow, saver, thread("t"), {"value": [1]})
+        locking.communicate(b"\n")
+    assert isinstance(caught.value, sqlite3.OperationalError)
+    assert caught.value.retryable is True  # type: ignore[attr-defined]
+    # It can be sent to another process.
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is TimeoutError and again.args == caught.value.args and again.kind == "timeout"
+
+
+def test_without_a_driver_errors_are_pythons() -> None:
+    code = (
+        "import sys; from langgraph_ckpt import PostgresSaver\n"
+        "assert 'psycopg' not in sys.modules\n"
+        "try: PostgresSaver('postgres://u@127.0.0.1:1/d', max_retries=0).setup()\n"
+        "except ConnectionError as error: assert type(error) is ConnectionError, type(error)\n"
+        "else: raise AssertionError('it connected')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_file_that_is_no_database(tmp_path: Path, flow: Flow) -> None:

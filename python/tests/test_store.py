@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import warnings
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
@@ -213,10 +214,35 @@ def test_an_invalid_search_is_rejected(
         flow(store).search((), **options)
 
 
-def test_a_query_without_an_index_is_an_error(store: Any, flow: Flow) -> None:
-    with pytest.raises(NotImplementedError, match="index"):
-        flow(store).search((), query="figs")
-    assert flow(store).search((), query="") == []
+def test_a_query_without_an_index_is_ignored_with_one_warning(
+    open_store: Callable[..., Any], flow: Flow, recwarn: pytest.WarningsRecorder
+) -> None:
+    """As in LangGraph's stores: the first example of its documentation searches in a store without an index."""
+    store = open_store()
+    warnings.simplefilter("always")
+    for key, color in [("a", "red"), ("b", "blue"), ("c", "red")]:
+        flow(store).put(NS, key, {"color": color})
+    plain = flow(store).search(NS)
+    assert [item.key for item in plain] == ["c", "b", "a"]
+    assert flow(store).search(NS, query="which color?") == plain
+    [warned] = [one for one in recwarn if "no index" in str(one.message)]
+    assert warned.category is UserWarning
+    found = flow(store).search(NS, query="which color?", filter={"color": "red"}, limit=1, offset=1)
+    assert [(item.key, item.score) for item in found] == [("a", None)]
+    ops = [GetOp(NS, "b"), SearchOp(NS, query="again"), PutOp(NS, "d", {"color": "red"})]
+    item, found, _ = flow(store).batch(ops)
+    assert (item.key, found) == ("b", plain)
+    flow(store).search(NS, query="")
+    assert len([one for one in recwarn if "no index" in str(one.message)]) == 1
+    # Once for each store.
+    flow(open_store()).search(NS, query="which color?")
+    assert len([one for one in recwarn if "no index" in str(one.message)]) == 2
+
+
+def test_the_warning_names_the_callers_line(store: Any) -> None:
+    with pytest.warns(UserWarning, match="no index") as caught:
+        store.search(NS, query="which color?")
+    assert caught[0].filename == __file__
 
 
 def test_namespaces_are_listed(store: Any, flow: Flow) -> None:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import langgraph_ckpt
 import pytest
 from conftest import Flow
 from langchain.agents import create_agent
+from langchain.tools import ToolRuntime, tool
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_store
 from langgraph.func import entrypoint, task
-from langgraph.graph import START, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langmem import create_manage_memory_tool, create_search_memory_tool
 from stores import Letters, index, open_store, store_kind, store_place  # noqa: F401
 from test_agents import calls, model
+
+
+@dataclass
+class User:
+    user_id: str
 
 
 class State(TypedDict, total=False):
@@ -137,6 +144,77 @@ def test_langmems_tools_keep_and_find_memories(
     assert kept is not None and kept.value == {"content": "Ann likes pasta"}
     says(calls("manage_memory", action="delete", id=found["key"]))
     assert [item.value["content"] for item in store.search(("memories",))] == said[1:]
+
+
+def test_tools_have_the_store(store: Any, flow: Flow) -> None:
+    """Tools keep what a user says, and another thread's tools find it."""
+
+    @tool
+    def remember(text: str, runtime: ToolRuntime[User]) -> str:
+        """Keeps a fact about the user."""
+        assert runtime.store is not None
+        runtime.store.put(("users", runtime.context.user_id), text, {"text": text})
+        return "kept"
+
+    @tool
+    async def aremember(text: str, runtime: ToolRuntime[User]) -> str:
+        """Keeps a fact about the user."""
+        assert runtime.store is not None
+        await runtime.store.aput(("users", runtime.context.user_id), text, {"text": text})
+        return "kept"
+
+    @tool
+    def recall(query: str, runtime: ToolRuntime[User]) -> str:
+        """Finds the facts about the user."""
+        assert runtime.store is not None
+        found = runtime.store.search(("users", runtime.context.user_id), query=query, limit=1)
+        return ", ".join(texts(found)) or "nothing"
+
+    keeping = aremember if flow.is_async else remember
+
+    def says(user: str, *answers: AIMessage | str) -> list[AnyMessage]:
+        agent = create_agent(model(*answers, "done"), [keeping, recall], store=store, context_schema=User)
+        return flow(agent).invoke({"messages": [HumanMessage("go on")]}, context=User(user))["messages"]
+
+    for text in ("likes pizza with olives", "lives by the sea"):
+        assert says("ann", calls(keeping.name, text=text))[2].content == "kept"
+    assert says("ann", calls("recall", query="pizzas"))[2].content == "likes pizza with olives"
+    assert says("bob", calls("recall", query="pizzas"))[2].content == "nothing"
+
+
+def test_a_chat_remembers_without_an_index(open_store: Callable[..., Any], flow: Flow) -> None:
+    """The documentation's first example of a store: it searches with a query, and gives the store no index."""
+    store = open_store()
+
+    def answer(state: MessagesState, runtime: Runtime[User]) -> dict[str, Any]:
+        namespace, said = ("memories", runtime.context.user_id), str(state["messages"][-1].content)
+        assert runtime.store is not None
+        known = runtime.store.search(namespace, query=said)
+        if said.startswith("remember"):
+            runtime.store.put(namespace, said, {"data": said.removeprefix("remember: ")})
+        return {"messages": [AIMessage("; ".join(item.value["data"] for item in known) or "nothing")]}
+
+    async def aanswer(state: MessagesState, runtime: Runtime[User]) -> dict[str, Any]:
+        namespace, said = ("memories", runtime.context.user_id), str(state["messages"][-1].content)
+        assert runtime.store is not None
+        known = await runtime.store.asearch(namespace, query=said)
+        if said.startswith("remember"):
+            await runtime.store.aput(namespace, said, {"data": said.removeprefix("remember: ")})
+        return {"messages": [AIMessage("; ".join(item.value["data"] for item in known) or "nothing")]}
+
+    builder = StateGraph(MessagesState, context_schema=User)
+    builder.add_node("answer", aanswer if flow.is_async else answer)
+    builder.add_edge(START, "answer")
+    graph = flow(builder.compile(checkpointer=langgraph_ckpt.InMemorySaver(), store=store))
+
+    def say(thread: str, user: str, text: str) -> str:
+        config = {"configurable": {"thread_id": thread}}
+        return graph.invoke({"messages": text}, config, context=User(user))["messages"][-1].content
+
+    with pytest.warns(UserWarning, match="no index"):
+        assert say("1", "ann", "remember: her name is Ann") == "nothing"
+    assert say("2", "ann", "what is my name?") == "her name is Ann"
+    assert say("3", "bob", "what is my name?") == "nothing"
 
 
 def test_errors_of_a_store_reach_the_graphs_caller(store: Any, flow: Flow) -> None:

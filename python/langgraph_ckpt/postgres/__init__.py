@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal, TypeVar
 
 from langgraph.checkpoint.base import get_serializable_checkpoint_metadata
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_ckpt import _native
+from langgraph_ckpt._connection import Conn, Options, read_conn
 from langgraph_ckpt._saver import Saver
 
 P = TypeVar("P", bound="PostgresSaver")
@@ -27,10 +30,13 @@ class PostgresSaver(Saver):
     restarts, the connection was lost, or another transaction conflicted is retried.
 
     Args:
-        conn_string: A URL, `postgresql://user:password@host:port/database?sslmode=verify-full`, or
+        conn: A URL, `postgresql://user:password@host:port/database?sslmode=verify-full`, or
             `host=localhost dbname=agents`, with libpq's parameters, including `sslrootcert`, `sslcert` and
             `sslkey`. Other parameters come from libpq's environment variables, such as `PGPASSWORD`; password files are
-            not read.
+            not read. Or a connection or pool of psycopg: its parameters, including the password, are read once to open
+            connections of this class's own. It is not used further, and what was set on it afterwards, such as a
+            `search_path`, has no effect.
+        pipe: Only for compatibility with LangGraph's signature: must be `None`.
         serde: The serializer of values. Defaults to LangGraph's `JsonPlusSerializer`.
         cipher: Encrypts the serialized values.
         schema: The schema of the tables, which `setup` creates if it is missing. Defaults to `schema` in the string, else the
@@ -46,7 +52,9 @@ class PostgresSaver(Saver):
             server's default.
 
     Raises:
-        ValueError: If the string or an option is invalid.
+        TypeError: If `conn` is something else.
+        ValueError: If the string or an option is invalid, or if the parameters of `conn` cannot be read.
+        psycopg.OperationalError: If the connection or pool is closed.
     """
 
     _schemes = ("postgres", "postgresql")
@@ -56,9 +64,10 @@ class PostgresSaver(Saver):
 
     def __init__(
         self,
-        conn_string: str,
-        *,
+        conn: Conn,
+        pipe: object = None,
         serde: SerializerProtocol | None = None,
+        *,
         cipher: _native.Cipher | None = None,
         schema: str | None = None,
         max_connections: int | None = None,
@@ -70,7 +79,7 @@ class PostgresSaver(Saver):
         read_replica: str | None = None,
         compression: Literal["lz4", "server"] = "lz4",
     ) -> None:
-        options = {
+        options: Options = {
             "schema": schema,
             "max_connections": max_connections,
             "connect_timeout": connect_timeout,
@@ -79,18 +88,40 @@ class PostgresSaver(Saver):
             "pgbouncer": pgbouncer,
             "max_retries": max_retries,
         }
-        self._check_conn_string(conn_string, "a URL, postgresql://user@host/database")
+        conn_string, options = read_conn(type(self), Saver, conn, pipe, options)
         native = _native.postgres_saver(
-            conn_string, cipher=cipher, read_replica=read_replica, compression=compression, options=options
+            conn_string, cipher=cipher, read_replica=read_replica, compression=compression, options={**options}
         )
         super().__init__(native, serde=serde, cipher=cipher)
+        if isinstance(serde, EncryptedSerializer):
+            _warn_of_plain_scalars()
 
     @classmethod
-    def from_conn_string(cls: type[P], conn_string: str, **options: Any) -> P:
-        """Creates a saver, which is a context manager for `with` and `async with`.
+    def from_conn_string(cls: type[P], conn_string: str, *, pipeline: bool = False, **options: Any) -> P:
+        """Creates a saver, which is a context manager for `with` and `async with`, and can be used without.
 
         Args:
             conn_string: The database.
+            pipeline: Ignored: a call is one round trip anyway.
             **options: The class's options.
+
+        Raises:
+            TypeError: If an option is unknown, or the string is none.
+            ValueError: If the string or an option is invalid.
         """
         return cls(conn_string, **options)
+
+
+_has_warned = False
+
+
+def _warn_of_plain_scalars() -> None:
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
+        warnings.warn(
+            "On PostgreSQL, LangGraph's EncryptedSerializer leaves texts, numbers and booleans that are channels of their "
+            "own in clear; pass cipher=Cipher.aes() instead, with the same key, to encrypt them too",
+            UserWarning,
+            stacklevel=3,
+        )

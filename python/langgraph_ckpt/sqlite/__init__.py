@@ -9,7 +9,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from langgraph_ckpt import _native
+from langgraph_ckpt._connection import check_conn_string
 from langgraph_ckpt._saver import Saver
+from langgraph_ckpt.sqlite._path import MEMORY, Conn, path_of
 
 S = TypeVar("S", bound="SqliteSaver")
 
@@ -32,7 +34,9 @@ class SqliteSaver(Saver):
     the one that closes first may delete the write-ahead log that the other still uses.
 
     Args:
-        conn_string: The path of the file, or `sqlite:PATH`.
+        conn: The path of the file, or `sqlite:PATH`; `":memory:"` for a private database in memory, which lasts as long as
+            the saver. Or a connection of `sqlite3` or `aiosqlite` to a file, whose path is read. Do not use or close that
+            connection before the saver is closed.
         serde: The serializer of values. Defaults to LangGraph's `JsonPlusSerializer`.
         cipher: Encrypts the serialized values.
         busy_timeout: The timeout for the lock of another connection, in seconds. Defaults to 5.
@@ -49,7 +53,7 @@ class SqliteSaver(Saver):
 
     def __init__(
         self,
-        conn_string: str | os.PathLike[str],
+        conn: Conn,
         *,
         serde: SerializerProtocol | None = None,
         cipher: _native.Cipher | None = None,
@@ -64,29 +68,33 @@ class SqliteSaver(Saver):
             "readers": readers,
             "read_only": read_only,
         }
-        path = self._path(conn_string)
         # LangGraph's own MessagePack is decoded without calling a serializer.
         serde = maybe_add_typed_methods(serde or self.serde)
         plain = type(serde) is JsonPlusSerializer and not serde.pickle_fallback
-        native = _native.sqlite_saver(path, reader=None if plain else serde, cipher=cipher, options=options)
+        path = self._path(conn)
+        if path != MEMORY:
+            native = _native.sqlite_saver(path, reader=None if plain else serde, cipher=cipher, options=options)
+        elif cipher is not None or read_only:
+            raise ValueError("a database in memory can be neither encrypted nor read-only; leave out cipher and read_only")
+        else:
+            native = _native.memory_saver()
         super().__init__(native, serde=serde, cipher=cipher)
 
     @classmethod
     def from_conn_string(cls: type[S], conn_string: str | os.PathLike[str], **options: Any) -> S:
-        """Creates a saver, which is a context manager for `with` and `async with`.
+        """Creates a saver, which is a context manager for `with` and `async with`, and can be used without.
 
         Args:
-            conn_string: The path of the file.
+            conn_string: The path of the file, or `":memory:"`.
             **options: The class's options.
         """
         return cls(conn_string, **options)
 
     @classmethod
-    def _path(cls, conn_string: str | os.PathLike[str]) -> str:
-        path = os.fspath(conn_string) if isinstance(conn_string, os.PathLike) else conn_string
-        path = cls._check_conn_string(path, "the path of a file")
+    def _path(cls, conn: Conn) -> str:
+        found = path_of(cls.__name__, conn)
+        text = os.fspath(found) if isinstance(found, os.PathLike) else found
+        path = check_conn_string(cls, Saver, text, "the path of a file, or a connection of sqlite3 or aiosqlite to one")
         if path.startswith("sqlite:"):
             path = path.removeprefix("sqlite:").removeprefix("//")
-        if path == ":memory:":
-            raise ValueError("SqliteSaver needs the path of a file; use InMemorySaver for checkpoints in memory")
         return path
