@@ -61,7 +61,7 @@ impl IntoResponse for Failed {
     }
 }
 
-/// One request: one step of one thread. Two requests to one thread at the same time make two branches.
+/// One request: one step of one thread. Of two requests to one thread at the same time, the later one is a conflict.
 async fn say(
     State(saver): State<Saver>,
     Path(thread_id): Path<String>,
@@ -70,11 +70,11 @@ async fn say(
     let thread = saver.thread(thread_id);
     let at = match thread.latest().await? {
         Some(at) => at,
-        None => thread.begin(&Chat::default()).await?,
+        None => thread.begin(&Chat::default()).if_latest().await?,
     };
     let mut chat: Chat = at.values()?;
     chat.messages.push(message);
-    thread.commit(&at, &chat).await?; // Durable when this returns.
+    thread.commit_if_latest(&at, &chat).await?; // Durable when this returns.
     Ok(Json(chat))
 }
 
