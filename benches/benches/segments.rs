@@ -86,6 +86,9 @@ struct Stored {
     addresses: usize,
 }
 
+/// An edit of a list of messages, of which the argument is the position.
+type Change = fn(&mut Vec<Message>, usize);
+
 impl Stored {
     fn put(&mut self, codec: &SegmentCodec, value: &Bytes) {
         let split = codec.split(TypedBytes::msgpack(value.clone()), &ROW).expect("it splits");
@@ -122,7 +125,7 @@ fn sizes() {
         }
     }
     println!("\nmean bytes of new segments after a change to 1,000 messages, over 40 places");
-    let changes: [(&str, fn(&mut Vec<Message>, usize)); 6] = [
+    let changes: [(&str, Change); 6] = [
         ("replace one", |list, at| list[at] = message(1_000_000)),
         ("insert one", |list, at| list.insert(at, message(1_000_000))),
         ("remove one", |list, at| drop(list.remove(at))),

@@ -86,7 +86,9 @@ fn migrations(schema: Option<String>, s: &str) -> Migrations {
         )),
     ];
     let table = format!("{s}result_cache_migrations");
-    Migrations { schema, table, lock_key: LOCK, steps, indexes: Vec::new() }
+    let columns: &[&str] = &["ns", "key", "expires_at", "encoding", "value"];
+    let tables = vec![(format!("{s}result_cache"), columns)];
+    Migrations { schema, table, lock_key: LOCK, steps, indexes: Vec::new(), tables }
 }
 
 /// The text of a namespace. JSON escapes U+0000, which PostgreSQL cannot store.
@@ -149,7 +151,7 @@ impl Cache for PostgresCache {
                 .run(|connection| async move { connection.execute_all_in_transaction("", statements).await })
                 .await
         };
-        write.await.at(BACKEND, "set")
+        write.await.map(|_| ()).at(BACKEND, "set")
     }
 
     async fn clear(&self, namespaces: Option<Vec<Vec<String>>>) -> Result<()> {

@@ -325,14 +325,19 @@ impl Postgres {
 fn cost(call: Call) -> Cost {
     let each = |round_trips| Cost::new(round_trips, round_trips);
     match call {
-        Call::Put | Call::PutUnchanged | Call::PutOntoParent | Call::PutWrites => each(1),
-        Call::PutWritesConditional | Call::Lease | Call::GetTuple => each(1),
-        Call::Ping | Call::CheckSchema => each(1),
-        Call::PutConditional => Cost::new(1, 3),
+        Call::Put
+        | Call::PutUnchanged
+        | Call::PutOntoParent
+        | Call::PutWrites
+        | Call::PutWritesConditional
+        | Call::Lease
+        | Call::GetTuple
+        | Call::Ping
+        | Call::CheckSchema => each(1),
         Call::PutOrphaned => Cost::new(2, 4),
         Call::List { checkpoints } => each(1 + checkpoints.checked_sub(16).map_or(0, |more| 1 + more / 128)),
         Call::ListThreads { threads } | Call::ListThreadIds { threads } => each(threads.div_ceil(128)),
-        Call::DeleteThread => Cost::new(1, 3),
+        Call::PutConditional | Call::DeleteThread => Cost::new(1, 3),
         Call::DeltaChannelHistory { ancestors } => each(ancestors.div_ceil(1024)),
         Call::CopyThread { bound_values, bound_writes } => {
             each([bound_values, bound_writes].iter().fold(7, |sum, bound| sum + bound + bound.div_ceil(32)))
