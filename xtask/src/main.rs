@@ -85,6 +85,12 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Benchmarks whole graphs on the wheel's savers against LangGraph's own, in alternating runs, on the same server.
+    BenchGraphs {
+        /// Passed to `benches/python/graphs.py`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Measures the recall of the PostgreSQL store's semantic searches, on the same server.
     BenchRecall {
         /// Passed to the Rust driver.
@@ -135,11 +141,15 @@ fn chore(chore: Chore) -> Result<()> {
             run::run(compare.args(["--groups", "store"]).envs(bench_server()?).args(arguments))
         }
         Chore::BenchWheel { arguments } => {
-            let python = python::set_up()?.pop().ok_or("there is no Python environment")?;
-            wheel::install(&python, &wheel::build("release")?)?;
+            install_release()?;
             let mut compare = compare("compare_postgres.py")?;
             compare.args(["--wheel", "--groups", "chat", "conc", "store"]);
             run::run(compare.envs(bench_server()?).args(arguments))
+        }
+        Chore::BenchGraphs { arguments } => {
+            let mut graphs = Command::new(install_release()?);
+            graphs.arg(root().join("benches/python/graphs.py")).arg("--directory").arg(target());
+            run::run(graphs.envs(bench_server()?).args(arguments))
         }
         Chore::BenchRecall { arguments } => {
             let mut workload = Command::new(workload()?);
@@ -147,6 +157,13 @@ fn chore(chore: Chore) -> Result<()> {
             run::run(workload.envs(bench_server()?).args(arguments))
         }
     }
+}
+
+/// Installs the wheel with the release profile next to the newest LangGraph, and returns the Python there.
+fn install_release() -> Result<PathBuf> {
+    let environment = python::set_up()?.pop().ok_or("there is no Python environment")?;
+    wheel::install(&environment, &wheel::build("release")?)?;
+    Ok(environment.python)
 }
 
 /// The command of a comparison with Python. Builds the Rust driver for it.
