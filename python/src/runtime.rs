@@ -21,8 +21,9 @@ use tokio::time;
 
 use crate::opened;
 
-/// The default number of I/O threads.
-const WORKERS: usize = 2;
+/// The default number of I/O threads. One is enough for what Python can use: an idle second one is woken with the first,
+/// finds nothing to do, and takes the processor's time from Python's own thread.
+const WORKERS: usize = 1;
 
 /// The environment variable with the number of I/O threads.
 const WORKERS_VARIABLE: &str = "LANGGRAPH_CKPT_WORKERS";
@@ -140,7 +141,7 @@ pub(crate) fn has_ended() -> bool {
 }
 
 /// Aborts a task when its waiter is dropped.
-struct AbortOnDrop(AbortHandle);
+pub(crate) struct AbortOnDrop(pub(crate) AbortHandle);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {

@@ -1,6 +1,7 @@
 //! The project's development tasks. `cargo xtask test` sets up the environment and runs every test.
 
 mod apt;
+mod package;
 mod python;
 mod run;
 mod servers;
@@ -40,6 +41,13 @@ enum Chore {
         /// Passed to `pytest`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
+    },
+    /// Builds the Python package's source distribution and manylinux wheels in `target/wheels`, checks them, and installs the
+    /// wheel for this machine into a bare container.
+    Wheel {
+        /// The Rust targets. `rustup target add` installs what a target needs.
+        #[arg(long, value_name = "TARGET", value_parser = package::TARGETS, default_values = package::TARGETS)]
+        target: Vec<String>,
     },
     /// Runs the fault and concurrency tests for longer than `test` does.
     Soak {
@@ -116,6 +124,7 @@ fn chore(chore: Chore) -> Result<()> {
     match chore {
         Chore::Test { quick, arguments } => test::test(quick, &arguments),
         Chore::TestPython { arguments } => test::test_python(&arguments),
+        Chore::Wheel { target } => package::package(&target),
         Chore::Soak { times } => test::soak(times),
         Chore::Venv => {
             for environment in python::set_up()? {
