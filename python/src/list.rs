@@ -60,7 +60,7 @@ impl Ahead {
                 }
             }
         });
-        Self { chunk: Vec::new().into_iter(), chunks, _task: AbortOnDrop(task.abort_handle()) }
+        Self { chunk: Vec::new().into_iter(), chunks, _task: AbortOnDrop::new(task.abort_handle()) }
     }
 
     async fn next(&mut self) -> Option<Result<CheckpointTuple>> {

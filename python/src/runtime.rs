@@ -111,7 +111,7 @@ pub(crate) fn block_on<T: Send + 'static>(
         // An interrupted caller has dropped the receiver.
         let _ = sender.send(future.await);
     };
-    let _task = AbortOnDrop(spawn(py, task)?.abort_handle());
+    let _task = AbortOnDrop::new(spawn(py, task)?.abort_handle());
     let mut receiver = receiver;
     loop {
         let (outcome, back) = py.detach(move || {
@@ -141,11 +141,23 @@ pub(crate) fn has_ended() -> bool {
 }
 
 /// Aborts a task when its waiter is dropped.
-pub(crate) struct AbortOnDrop(pub(crate) AbortHandle);
+pub(crate) struct AbortOnDrop {
+    task: AbortHandle,
+    process: u32,
+}
+
+impl AbortOnDrop {
+    pub(crate) fn new(task: AbortHandle) -> Self {
+        Self { task, process: process::id() }
+    }
+}
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.0.abort();
+        // In a child of `fork` the parent's tasks never run, and a lock of its runtime may be held for ever.
+        if self.process == process::id() {
+            self.task.abort();
+        }
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn package(targets: &[String]) -> Result<()> {
         maturin
     };
     run(maturin()
-        .args(["sdist", "--quiet", "--manifest-path", "python/Cargo.toml", "--out"])
+        .args(["sdist", "--manifest-path", "python/Cargo.toml", "--out"])
         .arg(&folder)
         .current_dir(root()))?;
     let source = unpack(&only(&folder, "gz")?)?;
