@@ -105,16 +105,17 @@ async def converse(graph, level, seconds):
     run, text = random.getrandbits(32), "".join(random.choices("etaoin shrdlu", k=MESSAGE))
     latencies = []
 
-    async def turn(thread, number):
+    async def turn(thread, number, questions=1):
         config = {"configurable": {"thread_id": thread}}
-        state = await graph.ainvoke({"messages": [HumanMessage(f"{number} {text}")]}, config)
+        asked = [HumanMessage(f"{number} {question} {text}") for question in range(questions)]
+        state = await graph.ainvoke({"messages": asked}, config)
         expect(len(state["messages"]) == 4 * (number + 1))
 
     async def conversations(lane):
-        # What comes before the clock starts also brings the lanes out of step.
+        # Before the clock starts, one turn with many questions brings the lanes out of step.
         chat, number = 0, (lane + TURNS // 2) % TURNS
-        for before in range(number):
-            await turn(f"{run:08x}-{lane}-0", before)
+        if number:
+            await turn(f"{run:08x}-{lane}-0", number - 1, 4 * number - 3)
         ready.release()
         await begin.wait()
         while True:
