@@ -400,7 +400,7 @@ def report_wheel(results):
             for ours, theirs in ((WHEEL_SYNC, BLOCKING), (WHEEL_ASYNC, POOL)):
                 for what in ("p50_ms", "client_cpu_ms"):
                     mine, other = (results.values(name, group, operation, what=what) for name in (ours, theirs))
-                    cells.append(f"{cell(list(mine.values()), 3)}; {results.ratio(other, mine)}")
+                    cells.append(f"{cell(list(mine.values()), 3)}; {results.ratio(other, mine)}" if mine else "")
             rows.append((operation, *cells))
     if rows:
         whats = ("p50 in ms", "client CPU in ms")

@@ -81,7 +81,7 @@ class Saver(Closing, SettingUp, BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Lists checkpoints, newest first. They are read page by page, on demand.
+        """Lists checkpoints, newest first. They are read page by page, on demand, and after the first few one page ahead.
 
         Args:
             config: The thread, and optionally the namespace (by default all namespaces). `None` lists every thread.

@@ -112,6 +112,11 @@ impl<T: Send + Sync> Opened<T> {
         Call::new(self.0.immediate, move |_| opened.get().map(call), finish)
     }
 
+    /// Whether its calls do no I/O.
+    pub(crate) fn is_immediate(&self) -> bool {
+        self.0.immediate
+    }
+
     /// Whether there is nothing to close: its user or the end of the interpreter has closed it, or it is the parent's.
     pub(crate) fn is_closed(&self) -> bool {
         let Holder { process, content, .. } = &*self.0;

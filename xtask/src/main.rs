@@ -1,6 +1,7 @@
 //! The project's development tasks. `cargo xtask test` sets up the environment and runs every test.
 
 mod apt;
+mod package;
 mod python;
 mod run;
 mod servers;
@@ -40,6 +41,13 @@ enum Chore {
         /// Passed to `pytest`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
+    },
+    /// Builds the Python package's source distribution and manylinux wheels in `target/wheels`, checks them, and installs the
+    /// wheel for this machine into a bare container.
+    Wheel {
+        /// The Rust targets. `rustup target add` installs what a target needs.
+        #[arg(long, value_name = "TARGET", value_parser = package::TARGETS, default_values = package::TARGETS)]
+        target: Vec<String>,
     },
     /// Runs the fault and concurrency tests for longer than `test` does.
     Soak {
@@ -85,6 +93,12 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Benchmarks whole graphs on the wheel's savers against LangGraph's own, in alternating runs, on the same server.
+    BenchGraphs {
+        /// Passed to `benches/python/graphs.py`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Measures the recall of the PostgreSQL store's semantic searches, on the same server.
     BenchRecall {
         /// Passed to the Rust driver.
@@ -110,6 +124,7 @@ fn chore(chore: Chore) -> Result<()> {
     match chore {
         Chore::Test { quick, arguments } => test::test(quick, &arguments),
         Chore::TestPython { arguments } => test::test_python(&arguments),
+        Chore::Wheel { target } => package::package(&target),
         Chore::Soak { times } => test::soak(times),
         Chore::Venv => {
             for environment in python::set_up()? {
@@ -135,11 +150,15 @@ fn chore(chore: Chore) -> Result<()> {
             run::run(compare.args(["--groups", "store"]).envs(bench_server()?).args(arguments))
         }
         Chore::BenchWheel { arguments } => {
-            let python = python::set_up()?.pop().ok_or("there is no Python environment")?;
-            wheel::install(&python, &wheel::build("release")?)?;
+            install_release()?;
             let mut compare = compare("compare_postgres.py")?;
             compare.args(["--wheel", "--groups", "chat", "conc", "store"]);
             run::run(compare.envs(bench_server()?).args(arguments))
+        }
+        Chore::BenchGraphs { arguments } => {
+            let mut graphs = Command::new(install_release()?);
+            graphs.arg(root().join("benches/python/graphs.py")).arg("--directory").arg(target());
+            run::run(graphs.envs(bench_server()?).args(arguments))
         }
         Chore::BenchRecall { arguments } => {
             let mut workload = Command::new(workload()?);
@@ -147,6 +166,13 @@ fn chore(chore: Chore) -> Result<()> {
             run::run(workload.envs(bench_server()?).args(arguments))
         }
     }
+}
+
+/// Installs the wheel with the release profile next to the newest LangGraph, and returns the Python there.
+fn install_release() -> Result<PathBuf> {
+    let environment = python::set_up()?.pop().ok_or("there is no Python environment")?;
+    wheel::install(&environment, &wheel::build("release")?)?;
+    Ok(environment.python)
 }
 
 /// The command of a comparison with Python. Builds the Rust driver for it.

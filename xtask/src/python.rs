@@ -10,9 +10,10 @@ use crate::{apt, root, target};
 const GENERATIONS: [(&str, &str); 2] =
     [("4.2", "CHECKPOINT_TEST_PYTHON_4_2"), ("4.3", "CHECKPOINT_TEST_PYTHON_4_3")];
 
-/// The requirements of the wheel's tests, and of building the wheel.
+/// The requirements of the wheel's tests, of building the wheel, and of building what is published.
 const WHEEL: &str = "python/tests/requirements.txt";
 const BUILD: &str = "python/tests/requirements-build.txt";
+const PACKAGE: &str = "python/tests/requirements-package.txt";
 
 /// The file in an environment with the requirements that it was created from.
 const STAMP: &str = "requirements.stamp";
@@ -49,6 +50,11 @@ impl Environment {
 /// The Python that builds the wheel; creates its environment if it is missing.
 pub(crate) fn set_up_build() -> Result<PathBuf> {
     make("build", &[BUILD])
+}
+
+/// The Python that builds and checks what is published.
+pub(crate) fn set_up_package() -> Result<PathBuf> {
+    make("package", &[BUILD, PACKAGE])
 }
 
 fn python_in(folder: &Path) -> PathBuf {

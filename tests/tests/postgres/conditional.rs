@@ -36,7 +36,7 @@ async fn python_deletes_the_parent_meanwhile(server: &Server) {
             let first = put(&saver, &CheckpointConfig::new("thread"), &PutOptions::default()).await.unwrap();
             client.batch_execute("BEGIN; DELETE FROM checkpoints WHERE thread_id = 'thread'").await.unwrap();
             let options = PutOptions::default().condition(condition);
-            let writing = PutWritesOptions::default().once().checkpoint_stored();
+            let put_writes = PutWritesOptions::default().once().checkpoint_stored();
             let wait_and_end = async {
                 for _ in 0..500 {
                     if count(&observer, waiting).await == 2 {
@@ -50,7 +50,7 @@ async fn python_deletes_the_parent_meanwhile(server: &Server) {
             let writes = writes(1);
             let (put, written, ()) = tokio::join!(
                 put(&saver, &first, &options),
-                saver.put_writes_with(&first, &writes, "task", "", &writing),
+                saver.put_writes_with(&first, &writes, "task", "", &put_writes),
                 wait_and_end
             );
             let kinds = [put.err(), written.err()].map(|error| error.map(|error| error.kind()));
@@ -76,7 +76,7 @@ async fn connections_are_cut(server: &Server) {
                     match saver.acquire_lease(&format!("thread-{at}"), TTL).await {
                         Ok(lease) => break lease,
                         Err(error) => may_fail(&error),
-                    };
+                    }
                 };
                 let options =
                     PutOptions::default().condition(PutCondition::ParentIsLatest).lease(lease.clone());
@@ -92,7 +92,7 @@ async fn connections_are_cut(server: &Server) {
                             Ok(stored) => break stored,
                             // The same checkpoint again: it may be stored.
                             Err(error) => may_fail(&error),
-                        };
+                        }
                     };
                     stored += 1;
                     load.count();

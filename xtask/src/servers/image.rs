@@ -81,10 +81,15 @@ impl Images {
 
     /// Builds a release's image.
     fn build(&self, suite: &str, image: &str, folder: &Path) -> Result<()> {
+        self.build_from(&dockerfile(suite), suite, image, folder)
+    }
+
+    /// Builds an image on top of a bare release. The Dockerfile's context is that of `dockerfile`.
+    pub(super) fn build_from(&self, dockerfile: &str, suite: &str, image: &str, folder: &Path) -> Result<()> {
         let base = self.base(suite, folder)?;
         eprintln!("xtask: building {image}");
         let context = Folder::new(folder.join(format!("image-{suite}")))?;
-        write(&context.0.join("Dockerfile"), &dockerfile(suite))?;
+        write(&context.0.join("Dockerfile"), dockerfile)?;
         write(&context.0.join("host-apt.conf"), &apt::acquire_options())?;
         let mut build = docker(["build", "--quiet", "--force-rm", "--network", "host", "--tag", image]);
         build.args(["--build-arg", &format!("BASE={base}")]);
@@ -118,7 +123,7 @@ fn local(server: &Server) -> Option<String> {
     server.official.map(str::to_owned).into_iter().chain([server.stand_in()]).find(|image| exists(image))
 }
 
-fn exists(image: &str) -> bool {
+pub(super) fn exists(image: &str) -> bool {
     succeeds(docker(["image", "inspect", image]).stdin(Stdio::null()))
 }
 

@@ -1,5 +1,6 @@
 //! `cargo xtask servers`: the servers of the tests, in containers that keep running.
 
+mod bare;
 mod certificates;
 mod container;
 mod docker;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use checkpoint_servers::{ALL, Network, Server, find};
 use clap::Subcommand;
 
+pub(crate) use self::bare::{BARE_PYTHON, in_bare_python};
 use self::container::Container;
 use crate::run::Result;
 use crate::target;
