@@ -1,5 +1,7 @@
 //! The example of a service, with requests over HTTP.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
