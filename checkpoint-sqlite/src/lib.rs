@@ -137,7 +137,7 @@
 mod builder;
 mod connection;
 mod error;
-mod lease;
+mod leases;
 mod read;
 mod rekey;
 mod row;

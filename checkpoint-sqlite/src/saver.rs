@@ -15,7 +15,7 @@ use checkpoint_core::{
 
 use crate::SqliteSaverBuilder;
 use crate::error::BACKEND;
-use crate::lease;
+use crate::leases;
 use crate::read::{self, Listing};
 use crate::rekey;
 use crate::schema;
@@ -231,7 +231,7 @@ impl BaseCheckpointSaver for SqliteSaver {
         let acquire = async {
             self.workers.to_write()?;
             let request = Lease::request(thread_id, ttl)?;
-            self.workers.write_returning(0, move |open| lease::acquire(open, &request)).await
+            self.workers.write_returning(0, move |open| leases::acquire(open, &request)).await
         };
         self.workers.calls.run(Operation::acquire_lease(thread_id), acquire).await
     }
@@ -240,7 +240,7 @@ impl BaseCheckpointSaver for SqliteSaver {
         let renew = async {
             self.workers.to_write()?;
             let renewed = lease.clone();
-            let is_held = self.workers.write_returning(0, move |open| lease::renew(open, &renewed)).await?;
+            let is_held = self.workers.write_returning(0, move |open| leases::renew(open, &renewed)).await?;
             if is_held { Ok(()) } else { Err(lease.lost()) }
         };
         self.workers.calls.run(Operation::renew_lease(lease), renew).await
@@ -250,7 +250,7 @@ impl BaseCheckpointSaver for SqliteSaver {
         let release = async {
             self.workers.to_write()?;
             let released = lease.clone();
-            self.workers.write(0, Box::new(move |_, open| lease::release(open, &released))).await
+            self.workers.write(0, Box::new(move |_, open| leases::release(open, &released))).await
         };
         self.workers.calls.run(Operation::release_lease(lease), release).await
     }

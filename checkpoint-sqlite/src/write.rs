@@ -15,7 +15,7 @@ use rusqlite::Row;
 
 use crate::connection::{Config, Open};
 use crate::error::OrConvert;
-use crate::lease;
+use crate::leases;
 use crate::read::{exists, find, namespaces, query_all, query_one};
 use crate::row::{self, CheckpointColumns, key_columns};
 use crate::sql;
@@ -156,7 +156,7 @@ impl CheckpointRow {
 
 /// Renews the lease of a call, and returns whether it is held.
 fn holds(open: &Open, lease: Option<&Lease>) -> Result<bool> {
-    lease.map_or(Ok(false), |lease| lease::renew(open, lease))
+    lease.map_or(Ok(false), |lease| leases::renew(open, lease))
 }
 
 /// Rejects writes if SQLite cannot store one of them, and returns how many bytes they have.
@@ -214,7 +214,7 @@ pub(crate) fn store_writes(open: &Open, writes: &PreparedWrites) -> Result<()> {
 pub(crate) fn delete_thread(open: &Open, thread_id: &str) -> Result<()> {
     open.execute(sql::DELETE_THREAD_CHECKPOINTS, [thread_id])?;
     open.execute(sql::DELETE_THREAD_WRITES, [thread_id])?;
-    lease::delete(open, thread_id)
+    leases::delete(open, thread_id)
 }
 
 fn delete_checkpoint(open: &Open, key: CheckpointKey<'_>) -> Result<()> {
