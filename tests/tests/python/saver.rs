@@ -467,11 +467,13 @@ async fn sends_of_old_checkpoints(turns: Turns) {
 
 /// Whoever comes first, the tables are the same.
 async fn setup_in_both_orders(turns: Turns) {
+    // Rust's table of leases stands beside Python's tables.
     const SCHEMA: &str = "
         SELECT table_name || '.' || column_name,
                concat_ws(' ', data_type, is_nullable, column_default, ordinal_position)
-        FROM information_schema.columns WHERE table_schema = 'public'
-        UNION ALL SELECT indexdef, '' FROM pg_indexes WHERE schemaname = 'public'
+        FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'checkpoint_leases'
+        UNION ALL SELECT indexdef, '' FROM pg_indexes
+        WHERE schemaname = 'public' AND tablename <> 'checkpoint_leases'
         UNION ALL SELECT 'version', v::text FROM checkpoint_migrations
         ORDER BY 1, 2";
     let Location::Database(first) = &turns.place else { panic!("SQLite's tables have no versions") };
