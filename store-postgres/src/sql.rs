@@ -430,7 +430,8 @@ impl Statements {
 
     /// Stores or deletes an item and its vectors if the item is as expected, and returns whether it was: 1 or 0. A
     /// statement alone is atomic, and takes the lock of one item only. It needs no later snapshot for the vectors:
-    /// nobody has changed an item that is as expected, nor its vectors, since the snapshot.
+    /// nobody has changed an item that is as expected, nor its vectors, since the snapshot. (Only an item that had expired
+    /// before its own put was committed, during this call, may leave vectors of fields that the new one lacks.)
     pub(crate) fn put_if<'a>(&self, put: PutIf<'a>, index: Option<&VectorIndex>) -> (String, Parameters<'a>) {
         let s = &self.schema;
         let mut params = Parameters::default();

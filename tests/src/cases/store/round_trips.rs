@@ -6,7 +6,7 @@ use std::time::Duration;
 use checkpoint_core::store::{BaseStore, Distance, ItemFilter, Op, SearchOp, StoreExt, Ttl, TtlConfig};
 use checkpoint_core::{ErrorKind, Result};
 
-use super::items::{all_keys, delete_op, get_op, indexed, keys, list_op, n, put_op, text};
+use super::items::{all_keys, delete_op, get_op, indexed, keys, list_op, n, put_op, read, text};
 use crate::fixture::{Done, expect_kind};
 use crate::rounds::Rounds;
 use crate::store_case::{StoreCtx, StoreNeed};
@@ -93,9 +93,9 @@ async fn check_puts(ctx: &StoreCtx, counted: &Arc<CountedStore>, indexed: bool) 
         // A conflict costs the same.
         let conflict = conditional.call(async { Ok(put().if_absent().await) }).await?;
         expect_kind(conflict, ErrorKind::Conflict, "a second put of an absent item")?;
-        let item = super::items::read(ctx.store(), &root, key).await?;
+        let item = read(&counted.handle, &root, key).await?;
         conditional.call(put().if_unchanged(&item).into_future()).await?;
-        let item = super::items::read(ctx.store(), &root, key).await?;
+        let item = read(&counted.handle, &root, key).await?;
         conditional.call(counted.handle.delete(&root, key).if_unchanged(&item).into_future()).await?;
     }
     let mut many = rounds(counted, StoreCall::PutMany { indexed });
