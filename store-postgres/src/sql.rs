@@ -545,9 +545,9 @@ impl Statements {
 }
 
 /// Selects an item and locks it, if it was last put at this time.
-fn unchanged<'a>(
+fn unchanged(
     schema: &str,
-    params: &mut Parameters<'a>,
+    params: &mut Parameters<'_>,
     (prefix, key): (&str, &str),
     updated_at: DateTime<Utc>,
 ) -> String {

@@ -135,14 +135,14 @@ fn check_call(call: &str, analyzed: bool, plan: &Plan) -> Result<(), &'static st
     let indexes: Vec<_> = plan.accesses.iter().map(|access| access.index.as_str()).collect();
     let reads_all = plan.accesses.iter().any(|access| access.how.contains("Seq Scan"));
     let fits = match call {
-        "get" | "get of many" | "deletions" | "puts and deletions" => indexes == ["store_pkey"],
+        "get" | "get of many" | "deletions" | "puts and deletions" | "delete if absent" => {
+            indexes == ["store_pkey"]
+        }
         "put" | "puts" => indexes.is_empty(),
-        "put if absent" => indexes == ["store_vectors_pkey"],
         // It finds the item, then changes it.
         "put if unchanged" => indexes == ["store_pkey", "store_pkey", "store_vectors_pkey"],
         "delete if unchanged" => indexes == ["store_pkey", "store_pkey"],
-        "delete if absent" => indexes == ["store_pkey"],
-        "vectors of puts" => indexes == ["store_vectors_pkey"],
+        "vectors of puts" | "put if absent" => indexes == ["store_vectors_pkey"],
         "refresh" => !reads_all && indexes.contains(&"store_pkey"),
         // A server that never looked takes a third of the items to have expired.
         "sweep" => {

@@ -473,8 +473,8 @@ async fn increments_beside_puts_of_other_kinds(ctx: StoreCtx) -> Done {
 async fn near(store: &Store, root: &Namespace, query: &str) -> Result<Vec<(String, i64)>> {
     let found = store.search(root).query(query).limit(100).await?;
     #[expect(clippy::cast_possible_truncation, reason = "small numbers")]
-    let score = |score: Option<f64>| score.unwrap_or(f64::MAX).round() as i64;
-    Ok(found.iter().map(|found| (found.item.key.to_string(), score(found.score))).collect())
+    let rounded = |score: Option<f64>| score.unwrap_or(f64::MAX).round() as i64;
+    Ok(found.iter().map(|found| (found.item.key.to_string(), rounded(found.score))).collect())
 }
 
 async fn vectors_are_replaced(ctx: StoreCtx) -> Done {
