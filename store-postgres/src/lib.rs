@@ -45,6 +45,7 @@
 //! | `search` with a query | all vectors under the namespace if it has at most 1,000 items, or with [`AnnIndex::Flat`]: exact. Otherwise the vector index, by an iterative scan (pgvector 0.8) until enough vectors match namespace and filter. If the scan ends early or yields too few items, the search is repeated with more candidates, and finally over all vectors: 1 or 2 more round trips. The first search of a process takes 1 more, for the version of pgvector |
 //! | `list_namespaces` | a skip scan of the index on prefixes |
 //! | `put`, `delete` | the primary key; vectors in the same statement |
+//! | `put_if` | the primary key; vectors in the same statement. 1 round trip, whether the item is as expected or not |
 //! | `sweep_ttl` | the index on expiry, 1,000 items a round trip, until one finds fewer |
 //! | `ping` | nothing: 1 round trip |
 //! | `check_schema` | 1 round trip, 1 more with an index for filters, 3 more with one for queries |
@@ -59,12 +60,15 @@
 //!
 //! # Isolation
 //!
-//! The puts and deletions of a batch are atomic and have the same timestamp. The batch's reads run before them; each kind
-//! of operation reads one snapshot of committed data. Every write but the put of a single item without vectors takes
-//! advisory locks first (class 1937010546, at most 256 keys, in sorted order), which prevents deadlocks between batches
+//! The puts and deletions of a batch are atomic and have the same timestamp; only where an item's last put has the same or
+//! a later one, it is a microsecond after that, so that each put of an item has a later one. The batch's reads run before
+//! them; each kind of operation reads one snapshot of committed data. Every write but `put_if` and the put of a single
+//! item without vectors, which lock the row of one item only, takes advisory locks first (class 1937010546, at most 256
+//! keys, in sorted order), which prevents deadlocks between batches
 //! that share items. Python's writers take no such locks; on a deadlock with them the call is retried. A call that fails
 //! because the server restarts, the connection was lost, or another transaction conflicted is retried too (see
-//! [`PostgresStoreBuilder::max_retries`]): every operation is safe to run twice. A dropped call leaves no connection inside
+//! [`PostgresStoreBuilder::max_retries`]): every operation is safe to run twice, but a `put_if` whose reply was lost may
+//! find its own item and report a conflict. A dropped call leaves no connection inside
 //! a transaction; the statements that it sent run to completion.
 //!
 //! # Time to live
@@ -82,6 +86,7 @@
 //! | a TTL of half a minute or less is stored as 0, and reading such an item makes it expire | it is rounded up, and reading never shortens a life |
 //! | expired items are visible until they are swept, unless `omit_expired` is set | they are invisible |
 //! | an item put over an expired one keeps its `created_at` | it is a new one |
+//! | puts in the same microsecond have the same `updated_at` | every put of an item has a later one. Python's put goes unnoticed by `put_if` only if it has the very microsecond that was expected |
 //! | vectors of removed fields stay, and the item is found by them | they are deleted |
 //! | a query without an index is ignored | it is an error: [`Unsupported`](checkpoint_core::ErrorKind::Unsupported) |
 //! | an empty query is ignored | it is a query |
@@ -108,7 +113,7 @@
 //! | `Unsupported` | a query without an index; the server is read-only |
 //! | `Unavailable` | the server cannot be reached or shuts down; may be retried |
 //! | `Timeout` | no connection became free, a statement ran for too long, or a lock was not granted |
-//! | `Conflict` | another transaction conflicted; may be retried |
+//! | `Conflict` | another transaction conflicted; may be retried. The item of a `put_if` is not as expected; not retryable |
 //!
 //! Errors of the embeddings are returned unchanged; nothing was stored then.
 

@@ -6,7 +6,8 @@ use std::fmt::{self, Write as _};
 
 use bytes::BytesMut;
 use checkpoint_core::Result;
-use checkpoint_core::store::{ItemFilter, ListNamespacesOp, MatchCondition, Namespace, SearchOp};
+use checkpoint_core::store::{Expected, ItemFilter, ListNamespacesOp, MatchCondition, Namespace, SearchOp};
+use chrono::{DateTime, Utc};
 use common_postgres::tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use common_postgres::{Json, Param};
 
@@ -22,6 +23,10 @@ const UNLIMITED: i64 = 1 << 62;
 
 /// The item has not expired.
 const ALIVE: &str = "(s.expires_at IS NULL OR s.expires_at > now())";
+
+/// When an item is put that exists: later than before, even if its last put began in the same microsecond or after this
+/// one, or the clock was set back.
+const LATER: &str = "GREATEST(now(), s.updated_at + interval '1 microsecond')";
 
 /// The columns of an item: from [`column::PREFIX`] to [`column::HAS_TTL`].
 const COLUMNS: &str = "s.prefix, s.key, s.value, s.created_at, s.updated_at, s.ttl_minutes IS NOT NULL";
@@ -208,6 +213,21 @@ pub(crate) struct PutColumns<'a> {
     pub(crate) minutes: Vec<Option<i32>>,
     pub(crate) vector_prefixes: Vec<&'a str>,
     pub(crate) vector_keys: Vec<&'a str>,
+    pub(crate) field_names: Vec<&'a str>,
+    /// The elements of all vectors, concatenated.
+    pub(crate) numbers: Vec<f32>,
+}
+
+/// An item to store or to delete if it is as expected.
+#[derive(Debug)]
+pub(crate) struct PutIf<'a> {
+    pub(crate) expected: Expected,
+    pub(crate) prefix: &'a str,
+    pub(crate) key: &'a str,
+    /// `None` deletes it.
+    pub(crate) value: Option<Json<'a>>,
+    pub(crate) seconds: Option<f64>,
+    pub(crate) minutes: Option<i32>,
     pub(crate) field_names: Vec<&'a str>,
     /// The elements of all vectors, concatenated.
     pub(crate) numbers: Vec<f32>,
@@ -408,6 +428,67 @@ impl Statements {
         format!("SELECT {at}, listed.* FROM ({listed} LIMIT {limit} OFFSET {offset}) listed")
     }
 
+    /// Stores or deletes an item and its vectors if the item is as expected, and returns whether it was: 1 or 0. A
+    /// statement alone is atomic, and takes the lock of one item only. It needs no later snapshot for the vectors:
+    /// nobody has changed an item that is as expected, nor its vectors, since the snapshot. (Only an item that had expired
+    /// before its own put was committed, during this call, may leave vectors of fields that the new one lacks.)
+    pub(crate) fn put_if<'a>(&self, put: PutIf<'a>, index: Option<&VectorIndex>) -> (String, Parameters<'a>) {
+        let s = &self.schema;
+        let mut params = Parameters::default();
+        let item = [put.prefix, put.key].map(|text| params.bind(text, Type::TEXT));
+        let [prefix, key] = &item;
+        let Some(value) = put.value else {
+            let sql = match put.expected {
+                Expected::UpdatedAt(updated_at) => {
+                    let due = unchanged(s, &mut params, (prefix, key), updated_at);
+                    format!(
+                        "WITH due AS ({due}), gone AS (DELETE FROM {s}store s USING due \
+                         WHERE s.prefix = due.prefix AND s.key = due.key RETURNING 1) SELECT count(*) FROM gone"
+                    )
+                }
+                // There is nothing to delete.
+                _ => format!(
+                    "SELECT count(*) FROM (SELECT) one WHERE NOT EXISTS ({})",
+                    by_key(s, "", prefix, key, "")
+                ),
+            };
+            return (sql, params);
+        };
+        let value = params.bind(value, Type::JSONB);
+        let seconds = params.bind(put.seconds, Type::FLOAT8);
+        let minutes = params.bind(put.minutes, Type::INT4);
+        let stored = match put.expected {
+            Expected::UpdatedAt(updated_at) => {
+                let due = unchanged(s, &mut params, (prefix, key), updated_at);
+                format!(
+                    "due AS ({due}), stored AS (UPDATE {s}store s SET value = {value}, updated_at = {LATER}, \
+                     expires_at = now() + make_interval(secs => {seconds}), ttl_minutes = {minutes} FROM due \
+                     WHERE s.prefix = due.prefix AND s.key = due.key RETURNING s.prefix, s.key)"
+                )
+            }
+            // Only an expired item is replaced.
+            _ => format!(
+                "stored AS ({} WHERE s.expires_at <= now() RETURNING s.prefix, s.key)",
+                upsert(s, &format!("VALUES ({prefix}, {key}, {value}, {seconds}, {minutes})"))
+            ),
+        };
+        let vectors = index.map_or_else(String::new, |index| {
+            let (dims, vector_type) = (index.config.dims, index.vector_type.as_str());
+            let names = params.bind(put.field_names, Type::TEXT_ARRAY);
+            let numbers = params.bind(put.numbers, Type::FLOAT4_ARRAY);
+            format!(
+                ", stale AS (DELETE FROM {s}store_vectors v USING stored WHERE v.prefix = stored.prefix \
+                 AND v.key = stored.key AND v.field_name <> ALL ({names})), \
+                 vectors AS (INSERT INTO {s}store_vectors AS v (prefix, key, field_name, embedding, created_at, updated_at) \
+                 SELECT stored.prefix, stored.key, n.field_name, \
+                 (({numbers})[(n.at - 1) * {dims} + 1 : n.at * {dims}])::{vector_type}, now(), now() \
+                 FROM stored, unnest({names}) WITH ORDINALITY n(field_name, at) \
+                 ON CONFLICT (prefix, key, field_name) DO UPDATE SET embedding = EXCLUDED.embedding, updated_at = now())"
+            )
+        });
+        (format!("WITH {stored}{vectors} SELECT count(*) FROM stored"), params)
+    }
+
     /// Stores, replaces and deletes items, then their vectors: two statements of one transaction. The second takes its
     /// snapshot after the first has locked the items' rows, so that it sees the vectors of earlier writers.
     pub(crate) fn put<'a>(
@@ -463,6 +544,19 @@ impl Statements {
     }
 }
 
+/// Selects an item and locks it, if it was last put at this time.
+fn unchanged(
+    schema: &str,
+    params: &mut Parameters<'_>,
+    (prefix, key): (&str, &str),
+    updated_at: DateTime<Utc>,
+) -> String {
+    let updated_at = params.bind(updated_at, Type::TIMESTAMPTZ);
+    // The column is nullable; reads return a missing time as this one.
+    let condition = format!(" AND COALESCE(s.updated_at, to_timestamp(0)) = {updated_at}");
+    format!("{} FOR UPDATE", by_key(schema, "", prefix, key, &condition))
+}
+
 /// Finds one item that meets further conditions. `columns` precede those of the item. It compares by range and order
 /// instead of equality: with poor statistics the planner could otherwise choose the index on prefixes and read a whole
 /// namespace for one item. Because of its limit, a lateral join runs it per row and never becomes a join with the whole
@@ -481,7 +575,7 @@ fn upsert(schema: &str, items: &str) -> String {
          SELECT i.prefix, i.key, i.value, now(), now(), now() + make_interval(secs => i.seconds), i.minutes \
          FROM ({items}) i(prefix, key, value, seconds, minutes) \
          ON CONFLICT (prefix, key) DO UPDATE SET value = EXCLUDED.value, \
-         created_at = CASE WHEN s.expires_at <= now() THEN now() ELSE s.created_at END, updated_at = now(), \
+         created_at = CASE WHEN s.expires_at <= now() THEN now() ELSE s.created_at END, updated_at = {LATER}, \
          expires_at = EXCLUDED.expires_at, ttl_minutes = EXCLUDED.ttl_minutes"
     )
 }

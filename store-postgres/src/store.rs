@@ -1,25 +1,27 @@
 //! The store and its trait implementation.
 
 use std::fmt;
+use std::slice;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use checkpoint_core::backend::{Calls, Operation, telemetry};
 use checkpoint_core::store::{
-    BaseStore, IndexConfig, Op, OpResult, Ops, SearchOp, StoreCapabilities, TtlConfig,
+    BaseStore, Expected, IndexConfig, Op, OpResult, Ops, PutOp, SearchOp, StoreCapabilities, TtlConfig,
 };
 use checkpoint_core::{Error, ErrorKind, Result, async_trait};
+use chrono::DateTime;
 use common_postgres::deadpool_postgres::Pool;
-use common_postgres::{BACKEND, ConnectionSource, Database, PostgresConfig, SYSTEM, column, params};
+use common_postgres::{BACKEND, ConnectionSource, Database, Json, PostgresConfig, SYSTEM, column, params};
 use futures_util::future::try_join;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::builder::VectorIndex;
 use crate::read::{self, Read};
 use crate::schema::Tables;
-use crate::sql::{Parameters, PutColumns, Statements};
+use crate::sql::{Parameters, PutColumns, PutIf, Statements};
 use crate::sweep::TtlSweeper;
-use crate::write::{PutRows, check_text};
+use crate::write::{PutRows, Row, check_text};
 use crate::{AnnIndex, PostgresStoreBuilder};
 
 /// How many expired items one statement deletes.
@@ -156,18 +158,31 @@ impl Shared {
         }
     }
 
+    /// The vectors of each put by field name; empty without an index.
+    async fn embed_puts(&self, puts: &[PutOp]) -> Result<Vec<Vec<(String, Arc<[f32]>)>>> {
+        match self.config() {
+            Some(config) => config.embed_puts(puts).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn put_if(&self, put: PutOp, expected: Expected) -> Result<()> {
+        put.check()?;
+        check_text("key", &put.key)?;
+        let vectors = self.embed_puts(slice::from_ref(&put)).await?.pop().unwrap_or_default();
+        let row = &Row::new(&put, vectors, &self.ttl)?;
+        telemetry::bytes_written(SYSTEM, row.bytes());
+        let store = |connection| async move { row.store_if(expected, self, &connection).await };
+        if self.database.run(store).await? { Ok(()) } else { Err(expected.conflict(&put)) }
+    }
+
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
         let mut results = vec![OpResult::Done; ops.len()];
         let ops = Ops::new(ops, BACKEND, self.config())?;
         Self::check(&ops)?;
         // Before anything is read or stored, since embedding may fail.
-        let embed_puts = async {
-            match self.config() {
-                Some(config) => config.embed_puts(&ops.puts).await,
-                None => Ok(Vec::new()),
-            }
-        };
-        let (queries, vectors) = try_join(self.embed_searches(&ops.searches), embed_puts).await?;
+        let embedded = try_join(self.embed_searches(&ops.searches), self.embed_puts(&ops.puts));
+        let (queries, vectors) = embedded.await?;
         let puts = PutRows::new(&ops.puts, vectors, &self.ttl)?;
 
         let mut set = |at: usize, result: OpResult| {
@@ -284,6 +299,26 @@ impl PostgresStore {
             let calls = [call, "vectors of puts"].into_iter();
             statements.extend(calls.zip(put).map(|(call, (sql, _))| (call, sql, None)));
         }
+        let unchanged = Expected::UpdatedAt(DateTime::UNIX_EPOCH);
+        let conditional = [
+            ("put if absent", Expected::Absent, Some(Json("{}"))),
+            ("put if unchanged", unchanged, Some(Json("{}"))),
+            ("delete if unchanged", unchanged, None),
+            ("delete if absent", Expected::Absent, None),
+        ];
+        for (call, expected, value) in conditional {
+            let put = PutIf {
+                expected,
+                prefix: "",
+                key: "",
+                value,
+                seconds: None,
+                minutes: None,
+                field_names: Vec::new(),
+                numbers: Vec::new(),
+            };
+            statements.push((call, shared.sql.put_if(put, shared.index.as_deref()).0, None));
+        }
         let connection = shared.database.connection().await?;
         let mut plans = Vec::new();
         for (call, sql, settings) in statements {
@@ -329,6 +364,10 @@ impl BaseStore for PostgresStore {
 
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
         self.shared.calls.run(Operation::batch(&ops), self.shared.batch(ops)).await
+    }
+
+    async fn put_if(&self, put: PutOp, expected: Expected) -> Result<()> {
+        self.shared.calls.run(Operation::put_if(&put), self.shared.put_if(put, expected)).await
     }
 
     async fn sweep_ttl(&self) -> Result<u64> {

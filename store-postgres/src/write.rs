@@ -4,24 +4,68 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint_core::store::{JsonObject, PutOp, TtlConfig};
+use checkpoint_core::store::{Expected, JsonObject, PutOp, TtlConfig};
 use checkpoint_core::{Error, Result};
 use common_postgres::tokio_postgres::types::Type;
-use common_postgres::{Connection, Json};
+use common_postgres::{Connection, Json, column};
 
-use crate::sql::PutColumns;
+use crate::sql::{PutColumns, PutIf};
 use crate::store::Shared;
 
 /// The class of the advisory locks of items.
 const LOCK_CLASS: i32 = i32::from_be_bytes(*b"stor");
 
 /// A checked put.
-struct Row<'a> {
+pub(crate) struct Row<'a> {
     prefix: String,
     op: &'a PutOp,
     ttl: Option<Duration>,
     /// The vectors by field name.
     vectors: Vec<(String, Arc<[f32]>)>,
+}
+
+impl<'a> Row<'a> {
+    /// Rejects what the server cannot store. Takes the vectors by field name.
+    pub(crate) fn new(op: &'a PutOp, vectors: Vec<(String, Arc<[f32]>)>, ttl: &TtlConfig) -> Result<Self> {
+        if let Some(value) = &op.value {
+            check_value(value)
+                .map_err(|error| error.with("namespace", &op.namespace).with("key", &op.key))?;
+        }
+        for (field_name, _) in &vectors {
+            check_text("field_name", field_name)?;
+        }
+        Ok(Self { prefix: op.namespace.to_text(), op, ttl: op.ttl.resolve(ttl)?, vectors })
+    }
+
+    /// How many bytes of keys, values and vectors it has.
+    pub(crate) fn bytes(&self) -> usize {
+        let value = self.op.value.as_ref().map_or(0, |value| value.as_str().len());
+        let numbers: usize = self.vectors.iter().map(|(_, vector)| vector.len()).sum();
+        self.prefix.len() + self.op.key.len() + value + numbers * size_of::<f32>()
+    }
+
+    /// Stores or deletes the item if it is as expected, and returns whether it was.
+    pub(crate) async fn store_if(
+        &self,
+        expected: Expected,
+        shared: &Shared,
+        connection: &Connection,
+    ) -> Result<bool> {
+        let (seconds, minutes) = ttl_columns(self.ttl);
+        let put = PutIf {
+            expected,
+            prefix: &self.prefix,
+            key: &self.op.key,
+            value: self.op.value.as_ref().map(|value| Json(value.as_str())),
+            seconds,
+            minutes,
+            field_names: self.vectors.iter().map(|(name, _)| name.as_str()).collect(),
+            numbers: self.vectors.iter().flat_map(|(_, vector)| vector.iter().copied()).collect(),
+        };
+        let (sql, params) = shared.sql.put_if(put, shared.index.as_deref());
+        let rows = connection.query(&sql, &params.list()).await?;
+        Ok(rows.first().map_or(Ok(0), |row| column::<i64>(row, 0))? > 0)
+    }
 }
 
 /// Checked puts in lock order.
@@ -37,15 +81,7 @@ impl<'a> PutRows<'a> {
         let mut vectors = vectors.into_iter();
         let mut rows = Vec::with_capacity(puts.len());
         for op in puts {
-            if let Some(value) = &op.value {
-                check_value(value)
-                    .map_err(|error| error.with("namespace", &op.namespace).with("key", &op.key))?;
-            }
-            let vectors = vectors.next().unwrap_or_default();
-            for (field_name, _) in &vectors {
-                check_text("field_name", field_name)?;
-            }
-            rows.push(Row { prefix: op.namespace.to_text(), op, ttl: op.ttl.resolve(ttl)?, vectors });
+            rows.push(Row::new(op, vectors.next().unwrap_or_default(), ttl)?);
         }
         // Batches that share items lock them in the same order, which prevents deadlocks.
         rows.sort_by(|a, b| (&a.prefix, &a.op.key).cmp(&(&b.prefix, &b.op.key)));
@@ -54,12 +90,7 @@ impl<'a> PutRows<'a> {
 
     /// How many bytes of keys, values and vectors they have.
     pub(crate) fn bytes(&self) -> usize {
-        let bytes = |row: &Row<'_>| {
-            let value = row.op.value.as_ref().map_or(0, |value| value.as_str().len());
-            let numbers: usize = row.vectors.iter().map(|(_, vector)| vector.len()).sum();
-            row.prefix.len() + row.op.key.len() + value + numbers * size_of::<f32>()
-        };
-        self.0.iter().map(bytes).sum()
+        self.0.iter().map(Row::bytes).sum()
     }
 
     /// Stores them atomically.

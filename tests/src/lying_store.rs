@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use checkpoint_core::store::{BaseStore, Op, OpResult, StoreCapabilities};
+use checkpoint_core::store::{BaseStore, Expected, Op, OpResult, PutOp, StoreCapabilities};
 use checkpoint_core::{InMemoryStore, Result, async_trait};
 
 use crate::{Report, Store, StoreFacility, StoreOptions, StoreTarget, run_store_cases};
@@ -22,6 +22,10 @@ enum Lie {
     PutsDoNothing,
     /// It runs the operations of a batch in the wrong order.
     OtherOrder,
+    /// It puts an item whatever was expected.
+    PutsAnyway,
+    /// Its conditional puts never find what was expected.
+    PutsNever,
 }
 
 #[derive(Debug)]
@@ -67,6 +71,14 @@ impl BaseStore for Lying {
                 Ok(results)
             }
             _ => self.0.batch(ops).await,
+        }
+    }
+
+    async fn put_if(&self, put: PutOp, expected: Expected) -> Result<()> {
+        match self.1 {
+            Lie::PutsAnyway => self.0.batch(vec![Op::Put(put)]).await.map(drop),
+            Lie::PutsNever => Err(expected.conflict(&put)),
+            _ => self.0.put_if(put, expected).await,
         }
     }
 
@@ -128,13 +140,15 @@ async fn report(lie: Lie, groups: &[&str]) -> Report {
     run_store_cases(target, |case| groups.contains(&case.group()), |_, _| {}).await.unwrap()
 }
 
-const LIES: [(Lie, &str, usize); 6] = [
+const LIES: [(Lie, &str, usize); 8] = [
     (Lie::SemanticSearch, "store_search", 1),
     (Lie::SemanticSearch, "store_index", 1),
     (Lie::Durable, "store_setup", 1),
     (Lie::SweepDoesNothing, "store_ttl", 1),
     (Lie::PutsDoNothing, "store_put", 3),
     (Lie::OtherOrder, "store_batch", 1),
+    (Lie::PutsAnyway, "store_conditions", 8),
+    (Lie::PutsNever, "store_conditions", 8),
 ];
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Debug, Display};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use checkpoint_core::store::{BaseStore, Namespace, Op, OpResult, PutOp, StoreCapabilities};
+use checkpoint_core::store::{BaseStore, Expected, Namespace, Op, OpResult, PutOp, StoreCapabilities};
 use checkpoint_core::{ErrorKind, Result, Str, async_trait, id};
 
 use crate::case::{Case, Suite};
@@ -103,6 +103,13 @@ impl Recorded {
     /// The number of items per batch of deletions.
     const DELETE_BATCH: usize = 500;
 
+    fn record(&self, put: &PutOp) {
+        if put.value.is_some() {
+            let mut puts = self.puts.lock().unwrap_or_else(PoisonError::into_inner);
+            puts.insert((put.namespace.clone(), put.key.clone()));
+        }
+    }
+
     async fn clean(&self) -> Result<()> {
         let puts = std::mem::take(&mut *self.puts.lock().unwrap_or_else(PoisonError::into_inner));
         let delete = |(namespace, key): (Namespace, Str)| Op::Put(PutOp::delete(namespace, key));
@@ -151,17 +158,17 @@ impl BaseStore for Recorded {
     }
 
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
-        {
-            let mut puts = self.puts.lock().unwrap_or_else(PoisonError::into_inner);
-            for op in &ops {
-                if let Op::Put(put) = op
-                    && put.value.is_some()
-                {
-                    puts.insert((put.namespace.clone(), put.key.clone()));
-                }
+        for op in &ops {
+            if let Op::Put(put) = op {
+                self.record(put);
             }
         }
         self.store.batch(ops).await
+    }
+
+    async fn put_if(&self, put: PutOp, expected: Expected) -> Result<()> {
+        self.record(&put);
+        self.store.put_if(put, expected).await
     }
 
     async fn sweep_ttl(&self) -> Result<u64> {

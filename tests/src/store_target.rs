@@ -94,6 +94,11 @@ pub enum StoreCall {
         /// Whether the store has an index.
         indexed: bool,
     },
+    /// A `put_if`, whether the item is as expected or not.
+    PutIf {
+        /// Whether the store has an index.
+        indexed: bool,
+    },
     /// A batch of puts and deletions.
     PutMany {
         /// Whether the store has an index.

@@ -9,7 +9,7 @@ use tracing::{Instrument, Span, debug_span};
 
 use super::retry::named;
 use super::telemetry::{CallMetrics, Component, Name};
-use crate::store::Op;
+use crate::store::{Op, PutOp};
 use crate::{CheckpointConfig, Error, ErrorKind, Lease, ListQuery, RekeyOptions, Result};
 
 /// A call's name and span, and what it stores.
@@ -196,6 +196,11 @@ impl<'a> Operation<'a> {
             [Op::ListNamespaces(list)] => operation!(Name::ListNamespaces, limit = list.limit),
             ops => operation!(Name::Batch, db.operation.batch.size = ops.len()),
         }
+    }
+
+    /// `put_if` of a store.
+    pub fn put_if(put: &PutOp) -> Self {
+        operation!(Name::PutIf, namespace = tracing::field::display(&put.namespace), key = &*put.key)
     }
 
     /// `sweep_ttl` of a store.

@@ -121,12 +121,13 @@ pub(super) enum Name {
     Delete,
     ListNamespaces,
     Batch,
+    PutIf,
     SweepTtl,
     Close,
 }
 
 impl Name {
-    const COUNT: usize = 25;
+    const COUNT: usize = 26;
 
     pub(super) const fn as_str(self) -> &'static str {
         match self {
@@ -153,6 +154,7 @@ impl Name {
             Self::Delete => "delete",
             Self::ListNamespaces => "list_namespaces",
             Self::Batch => "batch",
+            Self::PutIf => "put_if",
             Self::SweepTtl => "sweep_ttl",
             Self::Close => "close",
         }

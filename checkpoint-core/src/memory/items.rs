@@ -92,6 +92,12 @@ impl Items {
         row.is_alive(now).then(|| row.item(&space.namespace, key, refresh, now))
     }
 
+    /// When the item of a put was last put, if it exists.
+    pub(super) fn updated_at(&self, put: &PutOp, now: Micros) -> Option<DateTime<Utc>> {
+        let row = self.spaces.get(&*put.namespace.to_text())?.rows.get(&put.key)?;
+        row.is_alive(now).then_some(row.updated_at)
+    }
+
     pub(super) fn search(
         &self,
         op: &SearchOp,

@@ -10,7 +10,9 @@ use futures_util::future::{self, ready};
 use super::BACKEND;
 use super::items::{CheckedPut, Items, Micros, Query};
 use crate::backend::{Calls, Operation};
-use crate::store::{BaseStore, IndexConfig, Op, OpResult, Ops, StoreCapabilities, TtlConfig};
+use crate::store::{
+    BaseStore, Expected, IndexConfig, Op, OpResult, Ops, PutOp, StoreCapabilities, TtlConfig,
+};
 use crate::{Error, Result, ResultExt};
 
 /// Keeps items in memory, for tests and for agents that need no durability. Clones share their items.
@@ -134,18 +136,37 @@ impl InMemoryStore {
     async fn run(&self, ops: Vec<Op>, clock: impl Fn() -> Micros + Send) -> Result<Vec<OpResult>> {
         let count = ops.len();
         let ops = Ops::new(ops, BACKEND, self.0.index.as_ref())?;
-        let mut ttls = Vec::with_capacity(ops.puts.len());
-        for put in &ops.puts {
-            ttls.push(put.ttl.resolve(&self.0.ttl)?);
+        let ttls = self.check_puts(&ops.puts)?;
+        let (queries, vectors) = self.embed(&ops).await?;
+        self.apply(count, ops, ttls, &queries, vectors, &clock)
+    }
+
+    async fn run_if(&self, put: PutOp, expected: Expected, clock: impl Fn() -> Micros + Send) -> Result<()> {
+        let ops = Ops::new(vec![Op::Put(put)], BACKEND, self.0.index.as_ref())?;
+        let ttls = self.check_puts(&ops.puts)?;
+        let (_, vectors) = self.embed(&ops).await?;
+        let mut items = self.write();
+        let now = clock();
+        if let Some(put) = ops.puts.iter().find(|put| !expected.is_met(items.updated_at(put, now))) {
+            return Err(expected.conflict(put));
+        }
+        items.sweep(now);
+        items.put(checked(ops.puts, ttls, vectors), now);
+        Ok(())
+    }
+
+    /// Returns the TTLs of puts.
+    fn check_puts(&self, puts: &[PutOp]) -> Result<Vec<Option<Duration>>> {
+        let check = |put: &PutOp| {
             if let Some(value) = &put.value {
                 // `JsonObject::from_stored` does not check its text; invalid JSON would later fail every filter.
                 value.to_value().map_err(|error| {
                     Error::invalid_argument("the item's value is not valid JSON").with_source(error)
                 })?;
             }
-        }
-        let (queries, vectors) = self.embed(&ops).await?;
-        self.apply(count, ops, ttls, &queries, vectors, &clock)
+            put.ttl.resolve(&self.0.ttl)
+        };
+        puts.iter().map(check).collect()
     }
 
     /// Returns the vectors of the searches, and those of the puts.
@@ -177,8 +198,7 @@ impl InMemoryStore {
         let now = clock();
         let results = self.run_reads(&items, count, &ops, queries, now)?;
         items.sweep(now);
-        let puts = ops.puts.into_iter().zip(ttls).zip(vectors);
-        items.put(puts.map(|((op, ttl), vectors)| CheckedPut { op, ttl, vectors }), now);
+        items.put(checked(ops.puts, ttls, vectors), now);
         Ok(results)
     }
 
@@ -214,6 +234,15 @@ impl InMemoryStore {
 }
 
 type Vector = Arc<[f32]>;
+
+fn checked(
+    puts: Vec<PutOp>,
+    ttls: Vec<Option<Duration>>,
+    vectors: Vec<Vec<Vector>>,
+) -> impl Iterator<Item = CheckedPut> {
+    let puts = puts.into_iter().zip(ttls).zip(vectors);
+    puts.map(|((op, ttl), vectors)| CheckedPut { op, ttl, vectors })
+}
 
 /// Microseconds since 1970.
 fn now() -> Micros {
@@ -256,6 +285,10 @@ impl BaseStore for InMemoryStore {
 
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
         self.0.calls.run(Operation::batch(&ops), self.run(ops, now)).await
+    }
+
+    async fn put_if(&self, put: PutOp, expected: Expected) -> Result<()> {
+        self.0.calls.run(Operation::put_if(&put), self.run_if(put, expected, now)).await
     }
 
     async fn sweep_ttl(&self) -> Result<u64> {

@@ -9,14 +9,15 @@ use serde::de::DeserializeOwned;
 use serde::ser::Serialize;
 
 use super::{
-    BaseStore, GetOp, Item, ItemFilter, ItemIndex, JsonObject, ListNamespacesOp, MatchCondition, Namespace,
-    Op, OpResult, PutOp, SearchItem, SearchOp, Ttl,
+    BaseStore, Expected, GetOp, Item, ItemFilter, ItemIndex, JsonObject, ListNamespacesOp, MatchCondition,
+    Namespace, Op, OpResult, PutOp, SearchItem, SearchOp, Ttl,
 };
 use crate::{Error, ErrorKind, Result, Str};
 
 /// Convenience calls on every store. Do not implement it yourself.
 ///
-/// Each call returns a builder that runs when it is awaited. Its errors are those of [`BaseStore::batch`].
+/// Each call returns a builder that runs when it is awaited. Its errors are those of [`BaseStore::batch`], and with a
+/// condition those of [`BaseStore::put_if`].
 ///
 /// A builder is no future yet: functions that take futures get one by `into_future()`.
 ///
@@ -83,12 +84,12 @@ pub trait StoreExt: BaseStore {
         value: impl Serialize,
     ) -> Put<'_, Self> {
         let op = JsonObject::new(&value).map(|value| PutOp::new(namespace, key, value));
-        Put { store: self, op }
+        Put { store: self, op, expected: None }
     }
 
     /// Deletes an item. Deleting an absent item is a no-op.
     fn delete(&self, namespace: impl Into<Namespace>, key: impl Into<Str>) -> Delete<'_, Self> {
-        Delete { store: self, op: PutOp::delete(namespace, key) }
+        Delete { store: self, op: Ok(PutOp::delete(namespace, key)), expected: None }
     }
 
     /// Finds items in a namespace and its descendants.
@@ -196,6 +197,7 @@ impl<'a, S: BaseStore + ?Sized> IntoFuture for Get<'a, S> {
 pub struct Put<'a, S: ?Sized> {
     store: &'a S,
     op: Result<PutOp>,
+    expected: Option<Expected>,
 }
 
 impl<S: ?Sized> Put<'_, S> {
@@ -227,6 +229,77 @@ impl<S: ?Sized> Put<'_, S> {
     pub fn no_ttl(self) -> Self {
         self.with(|op| op.ttl = Ttl::Never)
     }
+
+    /// Stores the item only if there is none, and fails with [`Conflict`](ErrorKind::Conflict) otherwise.
+    pub fn if_absent(mut self) -> Self {
+        self.expected = Some(Expected::Absent);
+        self
+    }
+
+    /// Replaces the item only if nobody has put or deleted it since it was read, and fails with
+    /// [`Conflict`](ErrorKind::Conflict) otherwise.
+    ///
+    /// ```
+    /// use checkpoint_core::store::{BaseStore, StoreExt};
+    /// use checkpoint_core::{ErrorKind, InMemoryStore, Result};
+    /// use serde_json::{Value, json};
+    ///
+    /// /// Counts a visit. Concurrent calls lose none.
+    /// async fn visit(store: &impl BaseStore) -> Result<()> {
+    ///     loop {
+    ///         let put = match store.get(["users", "ann"], "visits").await? {
+    ///             None => store.put(["users", "ann"], "visits", json!({"n": 1})).if_absent(),
+    ///             Some(item) => {
+    ///                 let n = item.value.decode::<Value>()?["n"].as_i64().unwrap_or(0);
+    ///                 store.put(["users", "ann"], "visits", json!({"n": n + 1})).if_unchanged(&item)
+    ///             }
+    ///         };
+    ///         match put.await {
+    ///             Err(error) if error.kind() == ErrorKind::Conflict => {} // another call was faster
+    ///             done => return done,
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// let store = InMemoryStore::new();
+    /// let (first, second) = tokio::join!(visit(&store), visit(&store));
+    /// first?;
+    /// second?;
+    /// let visits = store.get_as::<Value>(["users", "ann"], "visits").await?;
+    /// assert_eq!(visits, Some(json!({"n": 2})));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn if_unchanged(mut self, item: &Item) -> Self {
+        self.op = self.op.and_then(|op| is_of(op, item));
+        self.expected = Some(Expected::UpdatedAt(item.updated_at));
+        self
+    }
+}
+
+/// Rejects a condition on another item than the one that is put.
+fn is_of(op: PutOp, item: &Item) -> Result<PutOp> {
+    if (&op.namespace, &op.key) == (&item.namespace, &item.key) {
+        return Ok(op);
+    }
+    let error = Error::invalid_argument("the item of if_unchanged() has another namespace or key");
+    Err(error.with("namespace", &op.namespace).with("key", &op.key))
+}
+
+/// Runs a put or deletion, under its condition if it has one.
+async fn write<S: BaseStore + ?Sized>(
+    store: &S,
+    op: Result<PutOp>,
+    expected: Option<Expected>,
+    operation: &'static str,
+) -> Result<()> {
+    let op = op.map_err(|error| error.at(store.backend(), operation))?;
+    match expected {
+        Some(expected) => store.put_if(op, expected).await,
+        None => run(store, Op::Put(op)).await.map(|_| ()),
+    }
 }
 
 impl<'a, S: BaseStore + ?Sized> IntoFuture for Put<'a, S> {
@@ -234,10 +307,7 @@ impl<'a, S: BaseStore + ?Sized> IntoFuture for Put<'a, S> {
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let op = self.op.map_err(|error| error.at(self.store.backend(), "put"))?;
-            run(self.store, Op::Put(op)).await.map(|_| ())
-        })
+        Box::pin(write(self.store, self.op, self.expected, "put"))
     }
 }
 
@@ -246,7 +316,18 @@ impl<'a, S: BaseStore + ?Sized> IntoFuture for Put<'a, S> {
 #[must_use = "it does nothing until it is awaited"]
 pub struct Delete<'a, S: ?Sized> {
     store: &'a S,
-    op: PutOp,
+    op: Result<PutOp>,
+    expected: Option<Expected>,
+}
+
+impl<S: ?Sized> Delete<'_, S> {
+    /// Deletes the item only if nobody has put or deleted it since it was read, and fails with
+    /// [`Conflict`](ErrorKind::Conflict) otherwise.
+    pub fn if_unchanged(mut self, item: &Item) -> Self {
+        self.op = self.op.and_then(|op| is_of(op, item));
+        self.expected = Some(Expected::UpdatedAt(item.updated_at));
+        self
+    }
 }
 
 impl<'a, S: BaseStore + ?Sized> IntoFuture for Delete<'a, S> {
@@ -254,7 +335,7 @@ impl<'a, S: BaseStore + ?Sized> IntoFuture for Delete<'a, S> {
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { run(self.store, Op::Put(self.op)).await.map(|_| ()) })
+        Box::pin(write(self.store, self.op, self.expected, "delete"))
     }
 }
 

@@ -1,7 +1,8 @@
 //! Long-term memory: items under namespaces, shared by all threads, found by key, by filter and by semantic search.
 //!
-//! * [`BaseStore`] is the trait that a backend implements; its one operation is [`batch`](BaseStore::batch).
-//!   [`StoreExt`] has `get`, `put`, `delete`, `search` and `list_namespaces` on top of it.
+//! * [`BaseStore`] is the trait that a backend implements; its operations are [`batch`](BaseStore::batch) and
+//!   [`put_if`](BaseStore::put_if). [`StoreExt`] has `get`, `put`, `delete`, `search` and `list_namespaces` on top of
+//!   them.
 //! * [`InMemoryStore`](crate::InMemoryStore) keeps everything in the process; it is the reference for all others.
 //! * [`BatchedStore`] combines the calls of concurrent tasks into one batch.
 //! * [`IndexConfig`] and [`Embeddings`] configure semantic search, [`TtlConfig`] expiry.
@@ -50,7 +51,7 @@ pub use index::{Distance, Embeddings, IndexConfig, IndexedText, ItemIndex};
 pub use item::{Item, JsonObject, SearchItem};
 pub use namespace::{MatchCondition, Namespace};
 pub use ngram::NgramEmbeddings;
-pub use op::{GetOp, ListNamespacesOp, Op, OpResult, Ops, PutOp, SearchOp};
+pub use op::{Expected, GetOp, ListNamespacesOp, Op, OpResult, Ops, PutOp, SearchOp};
 pub use ttl::{Ttl, TtlConfig};
 
 /// The optional capabilities of a store. The conformance suite checks that it has those it declares, and no others.
@@ -134,6 +135,21 @@ pub trait BaseStore: Debug + Send + Sync + 'static {
     /// A dropped batch has stored all of its puts or none.
     async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>>;
 
+    /// Stores or deletes an item if it is as expected, atomically: compare and set. Of several calls with the same
+    /// expectation exactly one succeeds, and a put or deletion in between makes them all fail. A put without a value
+    /// deletes the item.
+    ///
+    /// If the reply is lost, the call is retried and may then find its own item: it fails with `Conflict` although it
+    /// took effect. Read the item to know.
+    ///
+    /// # Errors
+    /// [`Conflict`](crate::ErrorKind::Conflict), which is not retryable, if the item is not as expected; nothing was
+    /// changed then. Otherwise as [`batch`](Self::batch).
+    ///
+    /// # Cancellation
+    /// A dropped call took effect completely or not at all.
+    async fn put_if(&self, put: PutOp, expected: Expected) -> Result<()>;
+
     /// Removes expired items, and returns their number.
     ///
     /// # Errors
@@ -178,6 +194,9 @@ macro_rules! forward {
             }
             async fn batch(&self, ops: Vec<Op>) -> Result<Vec<OpResult>> {
                 (**self).batch(ops).await
+            }
+            async fn put_if(&self, put: PutOp, expected: Expected) -> Result<()> {
+                (**self).put_if(put, expected).await
             }
             async fn sweep_ttl(&self) -> Result<u64> {
                 (**self).sweep_ttl().await

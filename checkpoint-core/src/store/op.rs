@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
+use chrono::{DateTime, Utc};
+
 use super::{
     IndexConfig, Item, ItemFilter, ItemIndex, JsonObject, MatchCondition, Namespace, SearchItem, Ttl,
     TtlConfig,
 };
-use crate::{Error, Result, Str};
+use crate::{Error, ErrorKind, Result, Str};
 
 /// Reads one item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -97,6 +99,52 @@ impl PutOp {
             ttl: Ttl::Default,
         }
     }
+
+    /// Rejects an invalid put, as [`Op::check`] does.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) that says what is wrong.
+    pub fn check(&self) -> Result<()> {
+        if self.value.is_some() {
+            self.namespace.check_for_put()?;
+        } else {
+            self.namespace.check()?;
+        }
+        self.index.check()?;
+        self.ttl.resolve(&TtlConfig::default()).map(|_| ())
+    }
+}
+
+/// What an item must be for [`BaseStore::put_if`](super::BaseStore::put_if) to change it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Expected {
+    /// There is no item, or it has expired.
+    Absent,
+    /// The item was last put at this time: [`Item::updated_at`] as it was read. Every put of an item has a later one.
+    UpdatedAt(DateTime<Utc>),
+}
+
+impl Expected {
+    /// Whether an item that was last put at this time is as expected; `None` if there is none. For stores.
+    pub fn is_met(self, updated_at: Option<DateTime<Utc>>) -> bool {
+        match self {
+            Self::Absent => updated_at.is_none(),
+            Self::UpdatedAt(expected) => updated_at == Some(expected),
+        }
+    }
+
+    /// The error of a put whose item is not as expected. For stores.
+    pub fn conflict(self, put: &PutOp) -> Error {
+        let message = match self {
+            Self::Absent => "the item exists already; read it to decide what to do",
+            Self::UpdatedAt(_) => "the item was put again or deleted since it was read; read it again",
+        };
+        Error::new(ErrorKind::Conflict, message)
+            .retryable(false)
+            .with("namespace", &put.namespace)
+            .with("key", &put.key)
+    }
 }
 
 /// Lists the namespaces that have items, sorted by code point of their dotted text.
@@ -157,15 +205,7 @@ impl Op {
                 search.namespace_prefix.check()?;
                 search.filter.check()
             }
-            Self::Put(put) => {
-                if put.value.is_some() {
-                    put.namespace.check_for_put()?;
-                } else {
-                    put.namespace.check()?;
-                }
-                put.index.check()?;
-                put.ttl.resolve(&TtlConfig::default()).map(|_| ())
-            }
+            Self::Put(put) => put.check(),
             Self::ListNamespaces(list) => {
                 if list.max_depth == Some(0) {
                     return Err(Error::invalid_argument("max_depth must be at least 1").with("max_depth", 0));

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use checkpoint_conformance::{Store, StoreFacility, StoreOptions, StoreTarget, run_store_cases};
 use checkpoint_core::store::{
-    BaseStore, IndexConfig, ItemFilter, ListNamespacesOp, MatchCondition, Namespace, NgramEmbeddings, Op,
-    OpResult, SearchOp, StoreCapabilities,
+    BaseStore, Expected, IndexConfig, ItemFilter, ListNamespacesOp, MatchCondition, Namespace,
+    NgramEmbeddings, Op, OpResult, PutOp, SearchOp, StoreCapabilities,
 };
 use checkpoint_core::{Result, async_trait};
 use store_postgres::{AnnIndex, PostgresStore};
@@ -135,9 +135,14 @@ fn check_call(call: &str, analyzed: bool, plan: &Plan) -> Result<(), &'static st
     let indexes: Vec<_> = plan.accesses.iter().map(|access| access.index.as_str()).collect();
     let reads_all = plan.accesses.iter().any(|access| access.how.contains("Seq Scan"));
     let fits = match call {
-        "get" | "get of many" | "deletions" | "puts and deletions" => indexes == ["store_pkey"],
+        "get" | "get of many" | "deletions" | "puts and deletions" | "delete if absent" => {
+            indexes == ["store_pkey"]
+        }
         "put" | "puts" => indexes.is_empty(),
-        "vectors of puts" => indexes == ["store_vectors_pkey"],
+        // It finds the item, then changes it.
+        "put if unchanged" => indexes == ["store_pkey", "store_pkey", "store_vectors_pkey"],
+        "delete if unchanged" => indexes == ["store_pkey", "store_pkey"],
+        "vectors of puts" | "put if absent" => indexes == ["store_vectors_pkey"],
         "refresh" => !reads_all && indexes.contains(&"store_pkey"),
         // A server that never looked takes a third of the items to have expired.
         "sweep" => {
@@ -170,7 +175,7 @@ async fn check(database: &Database, ann: AnnIndex, analyzed: bool, state: &str) 
         assert_eq!(fits, Ok(()), "{ann:?}, {state}: {what}: {:#?}\n{sql}", plan.accesses);
         checked += 1;
     }
-    assert_eq!(checked, searches.len() + listings().len() + 10, "{state}: statements");
+    assert_eq!(checked, searches.len() + listings().len() + 14, "{state}: statements");
 }
 
 async fn check_all(server: &Server, ann: AnnIndex) {
@@ -278,6 +283,10 @@ impl BaseStore for Watched {
         // Nothing was sent for those that were refused.
         self.ops.lock().unwrap().extend(ops.into_iter().map(|op| (format!("{op:?}"), op)));
         Ok(results)
+    }
+
+    async fn put_if(&self, put: PutOp, expected: Expected) -> Result<()> {
+        self.store.put_if(put, expected).await
     }
 
     async fn close(&self) -> Result<()> {

@@ -134,6 +134,7 @@ impl Postgres {
             StoreCall::Get
             | StoreCall::GetMany { .. }
             | StoreCall::Put { indexed: false }
+            | StoreCall::PutIf { .. }
             | StoreCall::Search
             | StoreCall::SearchMany { indexed: false }
             | StoreCall::ListNamespaces

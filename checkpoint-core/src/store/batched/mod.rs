@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use futures_channel::oneshot;
 use futures_util::future::{BoxFuture, Either, FutureExt, Shared, WeakShared, select};
 
-use super::{BaseStore, GetOp, ItemIndex, Op, OpResult, StoreCapabilities};
+use super::{BaseStore, Expected, GetOp, ItemIndex, Op, OpResult, PutOp, StoreCapabilities};
 use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Joins the calls of concurrent tasks into batches of the inner store. Clones join with each other.
@@ -22,7 +22,8 @@ use crate::{Error, ErrorKind, Result, ResultExt};
 /// A batch of one operation, such as every call of [`StoreExt`](super::StoreExt), waits for the joint batch that is
 /// running, if there is one, and then runs together with all calls that arrived in the meantime. A hundred tasks that
 /// each read an item cost the database two batches instead of a hundred, and a single task never waits. A batch of
-/// several operations is passed on unchanged.
+/// several operations is passed on unchanged, and so is [`put_if`](BaseStore::put_if): neither waits for the calls that
+/// are queued.
 ///
 /// * Identical reads are run once, and each caller gets the result.
 /// * Reads see the store as it was before the puts of their joint batch; of several puts to one key the last one wins.
@@ -382,6 +383,10 @@ impl<S: BaseStore> BaseStore for BatchedStore<S> {
                 self.store.batch(ops).await
             }
         }
+    }
+
+    async fn put_if(&self, put: PutOp, expected: Expected) -> Result<()> {
+        self.store.put_if(put, expected).await
     }
 
     async fn sweep_ttl(&self) -> Result<u64> {

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use super::*;
 use crate::InMemoryStore;
-use crate::store::{IndexConfig, Item, JsonObject, NgramEmbeddings, PutOp, SearchOp, StoreExt};
+use crate::store::{IndexConfig, Item, JsonObject, NgramEmbeddings, SearchOp, StoreExt};
 
 /// A store that records each batch, runs one batch per permit, and fails as configured.
 #[derive(Debug, Clone)]
@@ -81,6 +81,9 @@ impl BaseStore for Probe {
             return Err(error);
         }
         self.store.batch(ops).await
+    }
+    async fn put_if(&self, put: PutOp, expected: Expected) -> Result<()> {
+        self.store.put_if(put, expected).await
     }
     async fn close(&self) -> Result<()> {
         Ok(())
@@ -317,6 +320,9 @@ impl BaseStore for Woken {
         .await;
         self.store.batch(ops).await
     }
+    async fn put_if(&self, put: PutOp, expected: Expected) -> Result<()> {
+        self.store.put_if(put, expected).await
+    }
     async fn close(&self) -> Result<()> {
         Ok(())
     }
@@ -508,6 +514,9 @@ impl BaseStore for Remote {
             return Err(Error::codec("bad"));
         }
         self.store.batch(ops).await
+    }
+    async fn put_if(&self, put: PutOp, expected: Expected) -> Result<()> {
+        self.store.put_if(put, expected).await
     }
     async fn close(&self) -> Result<()> {
         Ok(())

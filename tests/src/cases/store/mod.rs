@@ -5,6 +5,7 @@ mod batched;
 mod cancellation;
 mod close;
 mod concurrency;
+mod conditions;
 mod embedding;
 mod filters;
 mod get;
@@ -46,6 +47,7 @@ pub fn store_cases() -> Vec<Case<Stores>> {
         embedding::cases,
         ttl::cases,
         concurrency::cases,
+        conditions::cases,
         cancellation::cases,
         setup::cases,
         close::cases,

@@ -1,7 +1,7 @@
 //! Every operation of a store once, for what all of them have in common.
 
 use checkpoint_core::Result;
-use checkpoint_core::store::{BaseStore, GetOp, ListNamespacesOp, Namespace, Op, PutOp, SearchOp};
+use checkpoint_core::store::{BaseStore, Expected, GetOp, ListNamespacesOp, Namespace, Op, PutOp, SearchOp};
 use futures_util::future::BoxFuture;
 
 use super::items::{n, object};
@@ -49,6 +49,10 @@ pub(super) fn operations(store: &Store, root: &Namespace) -> Result<Vec<Operatio
         let call = Box::pin(async move { store.batch(ops).await.map(|_| ()) });
         operations.push(Operation { name, fields, call });
     }
+    let (conditional, put) = (store.clone(), put());
+    let fields = item.into_iter().map(|(name, value)| (name, value.to_owned())).collect();
+    let call = Box::pin(async move { conditional.put_if(put, Expected::Absent).await });
+    operations.push(Operation { name: "put_if", fields, call });
     let store = store.clone();
     operations
         .push(without_arguments("sweep_ttl", Box::pin(async move { store.sweep_ttl().await.map(|_| ()) })));

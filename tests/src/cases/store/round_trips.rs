@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint_core::Result;
 use checkpoint_core::store::{BaseStore, Distance, ItemFilter, Op, SearchOp, StoreExt, Ttl, TtlConfig};
+use checkpoint_core::{ErrorKind, Result};
 
-use super::items::{all_keys, delete_op, get_op, indexed, keys, list_op, n, put_op, text};
-use crate::fixture::Done;
+use super::items::{all_keys, delete_op, get_op, indexed, keys, list_op, n, put_op, read, text};
+use crate::fixture::{Done, expect_kind};
 use crate::rounds::Rounds;
 use crate::store_case::{StoreCtx, StoreNeed};
 use crate::{CountedStore, StoreCall, StoreFacility, StoreOptions};
@@ -84,6 +84,19 @@ async fn check_puts(ctx: &StoreCtx, counted: &Arc<CountedStore>, indexed: bool) 
         one.call(counted.handle.put(&root, number.to_string(), text("1 2")).into_future()).await?;
         // An update costs the same.
         one.call(counted.handle.put(&root, number.to_string(), text("3")).into_future()).await?;
+    }
+    let mut conditional = rounds(counted, StoreCall::PutIf { indexed });
+    while conditional.go_on()? {
+        let key = "conditional";
+        let put = || counted.handle.put(&root, key, text("1 2"));
+        conditional.call(put().if_absent().into_future()).await?;
+        // A conflict costs the same.
+        let conflict = conditional.call(async { Ok(put().if_absent().await) }).await?;
+        expect_kind(conflict, ErrorKind::Conflict, "a second put of an absent item")?;
+        let item = read(&counted.handle, &root, key).await?;
+        conditional.call(put().if_unchanged(&item).into_future()).await?;
+        let item = read(&counted.handle, &root, key).await?;
+        conditional.call(counted.handle.delete(&root, key).if_unchanged(&item).into_future()).await?;
     }
     let mut many = rounds(counted, StoreCall::PutMany { indexed });
     while many.go_on()? {
