@@ -169,6 +169,18 @@ pub(crate) fn expect_kind<T>(result: Result<T>, kind: ErrorKind, what: &str) -> 
     }
 }
 
+/// Fails unless a call failed with a conflict that the same call would meet again, and returns its text.
+#[track_caller]
+pub(crate) fn expect_conflict<T>(result: Result<T>, what: &str) -> std::result::Result<String, Failure> {
+    match result {
+        Ok(_) => Err(Failure::new(format!("{what}: succeeded, expected a conflict"))),
+        Err(error) if error.kind() == ErrorKind::Conflict && !error.is_retryable() => Ok(error.to_string()),
+        Err(error) => {
+            Err(Failure::new(format!("{what}: {error:?}, expected a conflict that is not retryable")))
+        }
+    }
+}
+
 /// A tuple with sorted keys, because databases may change their order.
 #[cfg(feature = "model")]
 pub(crate) fn canonical(mut tuple: CheckpointTuple) -> CheckpointTuple {

@@ -7,8 +7,8 @@ use checkpoint_core::{
 
 use crate::case::{Ctx, Failure, Need};
 use crate::fixture::{
-    Done, at_version, bytes, checkpoint, encode, expect_kind, id_of, ids, list, metadata, put, random, read,
-    triples, value, write,
+    Done, at_version, bytes, checkpoint, encode, expect_conflict, expect_kind, id_of, ids, list, metadata,
+    put, random, read, triples, value, write,
 };
 use crate::target::{OpenOptions, Saver};
 
@@ -59,18 +59,6 @@ async fn write_on(
 ) -> Result<()> {
     let writes: Vec<_> = writes.iter().map(|(channel, value)| (Str::from(*channel), value.clone())).collect();
     saver.put_writes_with(config, &writes, task_id, "", &options).await
-}
-
-/// Fails unless a call failed with a conflict that the same call would meet again.
-#[track_caller]
-fn expect_conflict<T>(result: Result<T>, what: &str) -> std::result::Result<String, Failure> {
-    match result {
-        Ok(_) => Err(Failure::new(format!("{what}: succeeded, expected a conflict"))),
-        Err(error) if error.kind() == ErrorKind::Conflict && !error.is_retryable() => Ok(error.to_string()),
-        Err(error) => {
-            Err(Failure::new(format!("{what}: {error:?}, expected a conflict that is not retryable")))
-        }
-    }
 }
 
 async fn a_parent_that_is_not_stored_is_a_conflict(ctx: Ctx) -> Done {

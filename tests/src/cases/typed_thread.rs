@@ -11,7 +11,9 @@ use futures_util::TryStreamExt;
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Ctx, Failure, Need};
-use crate::fixture::{Done, at_version, encode, expect_kind, ids, list, prepared, put, write_at};
+use crate::fixture::{
+    Done, at_version, encode, expect_conflict, expect_kind, ids, list, prepared, put, write_at,
+};
 use crate::target::Saver;
 
 cases!("typed_thread";
@@ -65,14 +67,6 @@ async fn latest(thread: &Thread<Saver>) -> Result<StateSnapshot, Failure> {
 
 async fn count(ctx: &Ctx, thread: &Thread<Saver>) -> checkpoint_core::Result<usize> {
     Ok(ids(ctx.saver(), ListQuery::thread(thread.thread_id())).await?.len())
-}
-
-#[track_caller]
-fn expect_conflict(result: checkpoint_core::Result<StateSnapshot>, what: &str) -> Result<String, Failure> {
-    match result {
-        Err(error) if error.kind() == ErrorKind::Conflict => Ok(error.to_string()),
-        other => Err(Failure::new(format!("{what}: {other:?}, expected a conflict"))),
-    }
 }
 
 async fn a_snapshot_of_another_thread_is_refused(ctx: Ctx) -> Done {
