@@ -111,11 +111,16 @@ pub enum InlineScalars {
     None,
     /// Scalars that PostgreSQL's `jsonb` returns unchanged.
     Jsonb,
+    /// All scalars, but no text of more than 128 bytes.
+    Short,
 }
 
 impl InlineScalars {
     /// Longer texts are not inline: a `jsonb` value is limited to 256 MiB of text in total.
     const MAX_TEXT: usize = 128 << 20;
+
+    /// The longest text of [`Short`](Self::Short).
+    const SHORT_TEXT: usize = 128;
 
     /// From this magnitude on, the JSON of a double has no fraction, so `jsonb` returns an integer.
     const WHOLE_FROM: f64 = 1e16;
@@ -129,6 +134,9 @@ impl InlineScalars {
                 self == Self::Jsonb && blob.tag == "json" && is_long_integer(&blob.data)
             }
             (Self::All, _) | (_, ChannelValue::Null | ChannelValue::Bool(_) | ChannelValue::Int(_)) => true,
+            (Self::Short, value) => {
+                !matches!(value, ChannelValue::Str(text) if text.len() > Self::SHORT_TEXT)
+            }
             (Self::Jsonb, ChannelValue::Float(number)) => {
                 number.abs() < Self::WHOLE_FROM && !(*number == 0.0 && number.is_sign_negative())
             }

@@ -29,10 +29,18 @@ pub(crate) struct Arguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Options {
-    /// The database: `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, or "host=HOST dbname=DATABASE". The last two take libpq's
-    /// parameters, `schema=NAME` and `pgbouncer=true`; what they leave out comes from libpq's variables (`PGHOST`,
-    /// `PGSSLMODE`, …). Other users of the machine can see a command's arguments: set a
-    /// password by `PGPASSWORD`, or the URL by the variable.
+    /// The database: `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, "host=HOST dbname=DATABASE", or
+    /// `redis://USER:PASSWORD@HOST/NUMBER`.
+    ///
+    /// Those of PostgreSQL take libpq's parameters, `schema=NAME` and `pgbouncer=true`; what they leave out comes from
+    /// libpq's variables (`PGHOST`, `PGSSLMODE`, …).
+    ///
+    /// Those of Redis begin with `redis://`, `redis+cluster://HOST,HOST2`, `redis+sentinel://HOST,HOST2/SERVICE`, with TLS
+    /// `rediss…`, or `redis+unix:///PATH`; `valkey` is the same as `redis`. They take `prefix=TEXT` (what all keys begin
+    /// with; `ckpt` by default), `ttl=SECONDS` (how long a thread that is written is kept), `scripts=false` (for users that
+    /// may not run scripts), and the parameters of the saver, such as `ssl_ca_certs=FILE`.
+    ///
+    /// Other users of the machine can see a command's arguments: set a password by `PGPASSWORD`, or the URL by the variable.
     // The value of the variable may contain a password.
     #[arg(long, env = "CKPT_URL", hide_env_values = true, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
@@ -60,7 +68,7 @@ pub(crate) enum Command {
     /// The agent of `demo`, which runs in a separate process.
     #[command(hide = true)]
     DemoAgent(DemoAgent),
-    /// Create or upgrade the tables. Idempotent, and safe to run from several processes concurrently.
+    /// Create or upgrade the tables, or prepare the key prefix. Idempotent, and safe to run from several processes concurrently.
     #[command(after_help = "Example:\n  ckpt --url sqlite:agents.sqlite setup")]
     Setup,
     /// Check that the database has the tables that this version needs. Changes nothing.
@@ -133,6 +141,7 @@ Examples:
   ckpt --url postgres://localhost/agents setup
   ckpt copy --from sqlite:agents.sqlite --to postgres://localhost/agents
   ckpt copy --from sqlite:agents.sqlite --to sqlite:one.sqlite my-thread
+  ckpt copy --from redis://localhost --to redis+cluster://node1,node2?prefix=agents
   CKPT_TO=postgres://me:secret@db/agents ckpt copy --from sqlite:agents.sqlite --to-key-file new.key")]
     Copy(Copy),
     /// Delete a thread with all its checkpoints and writes.

@@ -26,9 +26,12 @@ Exit codes:
 pub(crate) const GIVE_KEY: &str = "pass keys by LANGGRAPH_AES_KEY, --key-file or --gcm-key";
 
 /// Phrases in the libraries' error messages, and their equivalents on the command line.
-const PHRASES: [(&str, &str); 8] = [
+const PHRASES: [(&str, &str); 11] = [
     ("run setup()", "run `ckpt setup`"),
     ("set pgbouncer(true)", "add pgbouncer=true to the URL"),
+    ("or set scripts(false)", "or add scripts=false to the URL"),
+    ("choose another key_prefix", "choose another prefix=… in the URL"),
+    ("key_prefix must", "prefix in the URL must"),
     ("base_url", "--embed-url"),
     ("pass the key to api_key()", "set the key in OPENAI_API_KEY"),
     (", or pass it to api_key()", ""),

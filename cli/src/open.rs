@@ -1,5 +1,6 @@
 //! Opens the saver or the store of a URL. Only this module knows the backends.
 
+mod redis;
 mod store;
 
 use std::path::{Path, PathBuf};
@@ -10,13 +11,15 @@ use checkpoint_core::{BaseCheckpointSaver, Cipher};
 use checkpoint_postgres::{PostgresConfig, PostgresSaver};
 use checkpoint_sqlite::SqliteSaver;
 
+use self::redis::RedisUrl;
 pub(crate) use store::{Scratch, Store, Vectors, store};
 
 use crate::arguments::Options;
 use crate::failure::{Failure, Result};
 
 /// The URLs that this program can open.
-const KNOWN: &str = "sqlite:PATH, postgres://USER@HOST/DATABASE or \"host=HOST dbname=DATABASE\"";
+const KNOWN: &str = "sqlite:PATH, postgres://USER@HOST/DATABASE, \"host=HOST dbname=DATABASE\" or \
+                     redis://USER@HOST (rediss:// with TLS, redis+cluster://, redis+sentinel://HOST/SERVICE)";
 
 /// The prefix of the flags for keys that every command has.
 const EVERY_COMMAND: &str = "--";
@@ -75,12 +78,16 @@ enum Backend<'a> {
     Sqlite(&'a Path),
     /// A connection string.
     Postgres(&'a str),
+    Redis(RedisUrl),
 }
 
 impl<'a> Backend<'a> {
     fn of(url: &'a str) -> Result<Self> {
         if url.is_empty() {
             return Err(Failure::usage(format!("the URL is empty; this ckpt opens {KNOWN}")));
+        }
+        if RedisUrl::is_url(url) {
+            return RedisUrl::parse(url).map(Self::Redis);
         }
         if PostgresConfig::is_conn_string(url) {
             return Ok(Self::Postgres(url));
@@ -105,6 +112,7 @@ pub(crate) fn backend(url: &str) -> &'static str {
     match Backend::of(url) {
         Ok(Backend::Sqlite(_)) => "sqlite",
         Ok(Backend::Postgres(_)) => "postgres",
+        Ok(Backend::Redis(_)) => "redis",
         Err(_) => "unknown",
     }
 }
@@ -127,6 +135,13 @@ pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<
             }
             Arc::new(builder.build()?)
         }
+        Backend::Redis(url) => {
+            let mut builder = url.builder().return_sealed(return_sealed);
+            if let Some(cipher) = cipher {
+                builder = builder.cipher(cipher);
+            }
+            Arc::new(builder.build()?)
+        }
     })
 }
 
@@ -139,6 +154,7 @@ pub(crate) fn same_database(one: &str, other: &str) -> bool {
                 (PostgresConfig::from_conn_string(one), PostgresConfig::from_conn_string(other));
             matches!((one, other), (Ok(one), Ok(other)) if one.is_same_database(&other))
         }
+        (Ok(Backend::Redis(one)), Ok(Backend::Redis(other))) => one.is_same_database(&other),
         _ => false,
     }
 }
@@ -231,7 +247,15 @@ mod tests {
             ("host=h dbname=d", "postgres"),
             ("  sslmode = require host=h", "postgres"),
             ("password=a:b host=h", "postgres"),
-            ("redis://h", "unknown"),
+            ("redis://h", "redis"),
+            ("Rediss://me:pw@h/1?prefix=a=b", "redis"),
+            ("valkey://", "redis"),
+            ("valkeys+cluster://a,b", "redis"),
+            ("redis+sentinel://h/s", "redis"),
+            ("redis+unix:///run/redis", "redis"),
+            ("redis://h?ttl=soon", "unknown"),
+            ("redish://h", "unknown"),
+            ("mongodb://h", "unknown"),
             ("agents.sqlite", "unknown"),
             ("sqlite:", "unknown"),
             ("", "unknown"),
@@ -248,9 +272,13 @@ mod tests {
         {
             assert!(same_database(one, same), "{same}");
         }
-        for other in
-            ["postgres://localhost:5433/agents", "postgres://localhost/agents?schema=s", "sqlite:agents"]
-        {
+        assert!(same_database("redis://localhost", "valkey://127.0.0.1:6379?prefix=ckpt"));
+        for other in [
+            "redis://localhost",
+            "postgres://localhost:5433/agents",
+            "postgres://localhost/agents?schema=s",
+            "sqlite:agents",
+        ] {
             assert!(!same_database(one, other), "{other}");
         }
         assert!(same_database("sqlite:a", "sqlite://a") && !same_database("sqlite:a", "sqlite:b"));

@@ -7,6 +7,8 @@ mod postgres;
 #[path = "../../tests/tests/shared/server.rs"]
 mod server;
 mod shared;
+#[path = "../../tests/tests/shared/trials.rs"]
+mod trials;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,11 +17,12 @@ use std::sync::Arc;
 
 use checkpoint_core::{BaseCheckpointSaver, Cipher, ListQuery, SaverExt, Value};
 use checkpoint_sqlite::{SqliteSaver, Synchronous};
-use rusqlite::types::Value::Blob;
 use serde_json::Value as Json;
 
 use postgres::{Database, Server, count, in_runtime};
-use shared::{Golden, block_on, blocking, ckpt, failure, fill, key_file, rows, text};
+use shared::{
+    Golden, assert_same_values, block_on, blocking, ckpt, failure, fill, key_file, rows, sorted, text,
+};
 
 fn main() -> ExitCode {
     postgres::run(blocking![
@@ -227,40 +230,6 @@ fn rows_come_back_byte_by_byte(server: &Server) {
     counts(&sqlite(&source), database.url(), &[]);
     counts(database.url(), &sqlite(&back), &[]);
     assert_same_values(&source, &back);
-}
-
-/// Compares all rows, ignoring the order of keys, which JSON columns do not preserve.
-fn assert_same_values(left: &Path, right: &Path) {
-    let read = |path: &Path| {
-        rows(path).map(|mut rows| {
-            for row in &mut rows {
-                if let [.., Blob(checkpoint), Blob(metadata)] = row.as_mut_slice() {
-                    *checkpoint = sorted(Value::from_msgpack(checkpoint).unwrap()).to_msgpack().unwrap();
-                    let value: Value = serde_json::from_slice(metadata).unwrap();
-                    *metadata = sorted(value).to_msgpack().unwrap();
-                }
-            }
-            rows
-        })
-    };
-    for (left, right) in read(left).iter().zip(&read(right)) {
-        assert!(!left.is_empty(), "a table has no rows to compare");
-        for (left, right) in left.iter().zip(right) {
-            assert!(left == right, "{:?} differs", &left[..3]);
-        }
-        assert_eq!(left.len(), right.len());
-    }
-}
-
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
-        Value::Map(mut entries) => {
-            entries.sort_by_cached_key(|(key, _)| format!("{key:?}"));
-            Value::Map(entries.into_iter().map(|(key, value)| (key, sorted(value))).collect())
-        }
-        other => other,
-    }
 }
 
 fn a_repeatedly_killed_copy_completes(server: &Server) {

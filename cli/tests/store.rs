@@ -13,6 +13,8 @@ mod postgres;
 #[path = "../../tests/tests/shared/server.rs"]
 mod server;
 mod shared;
+#[path = "../../tests/tests/shared/trials.rs"]
+mod trials;
 
 use std::io::Write;
 use std::path::Path;

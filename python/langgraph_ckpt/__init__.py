@@ -4,10 +4,13 @@ import atexit
 
 from langgraph_ckpt._native import Cipher, __version__, shut_down
 from langgraph_ckpt.cache.postgres import PostgresCache
+from langgraph_ckpt.cache.redis import RedisCache
 from langgraph_ckpt.cache.sqlite import SqliteCache
 from langgraph_ckpt.memory import InMemorySaver
 from langgraph_ckpt.postgres import PostgresSaver
 from langgraph_ckpt.postgres.aio import AsyncPostgresSaver
+from langgraph_ckpt.redis import RedisSaver
+from langgraph_ckpt.redis.aio import AsyncRedisSaver
 from langgraph_ckpt.sqlite import SqliteSaver
 from langgraph_ckpt.sqlite.aio import AsyncSqliteSaver
 from langgraph_ckpt.store.memory import InMemoryStore
@@ -16,6 +19,7 @@ from langgraph_ckpt.store.postgres import AsyncPostgresStore, PostgresStore
 __all__ = [
     "AsyncPostgresSaver",
     "AsyncPostgresStore",
+    "AsyncRedisSaver",
     "AsyncSqliteSaver",
     "Cipher",
     "InMemorySaver",
@@ -23,6 +27,8 @@ __all__ = [
     "PostgresCache",
     "PostgresSaver",
     "PostgresStore",
+    "RedisCache",
+    "RedisSaver",
     "SqliteCache",
     "SqliteSaver",
     "__version__",

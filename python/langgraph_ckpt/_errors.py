@@ -7,13 +7,17 @@ from functools import cache
 from typing import Any
 
 #: The modules of Python's drivers, by our backends.
-_DRIVERS = {"postgres": "psycopg", "sqlite": "sqlite3"}
+_DRIVERS = {"postgres": "psycopg", "redis": "redis", "sqlite": "sqlite3"}
 
 
 def operational(base: Any, backend: str | None) -> type[Exception]:
-    """A class that is `base` and, if the program has imported the backend's driver, its `OperationalError`."""
+    """A class that is `base` and, if the program has imported the backend's driver, its `OperationalError`.
+
+    redis-py has a `ConnectionError` and a `TimeoutError` instead.
+    """
     driver = sys.modules.get(_DRIVERS.get(backend or "", ""))
-    return base if driver is None else _class_of(base, driver.OperationalError)
+    own = getattr(driver, base.__name__ if backend == "redis" else "OperationalError", None)
+    return base if own is None else _class_of(base, own)
 
 
 @cache

@@ -122,6 +122,15 @@ def postgres_saver(
     options: dict[str, Any],
 ) -> Saver: ...
 
+def redis_saver(
+    url: str,
+    *,
+    cipher: Cipher | None,
+    default_ttl: float | None,
+    refresh_on_read: bool,
+    options: dict[str, Any],
+) -> Saver: ...
+
 class StoreIndex:
     """The configuration of semantic search, which `langgraph_ckpt._store` creates from the users' dict."""
 
@@ -184,3 +193,4 @@ class Cache:
 
 def sqlite_cache(path: str, options: dict[str, Any]) -> Cache: ...
 def postgres_cache(conn_string: str, options: dict[str, Any]) -> Cache: ...
+def redis_cache(url: str, options: dict[str, Any]) -> Cache: ...

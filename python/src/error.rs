@@ -28,7 +28,9 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         source = cause.source();
     }
     let exception = match error.kind() {
-        ErrorKind::InvalidConfig if is_refused_connection(error) => {
+        ErrorKind::InvalidConfig
+            if is_refused_connection(error) || checkpoint_redis::is_refused_connection(error) =>
+        {
             operational(py.get_type::<PyConnectionError>(), error, text)
         }
         ErrorKind::InvalidArgument | ErrorKind::InvalidConfig | ErrorKind::Codec | ErrorKind::Crypto => {

@@ -6,6 +6,7 @@ mod connection;
 
 mod cache;
 mod cache_postgres;
+mod cache_redis;
 mod cache_sqlite;
 mod call;
 mod cipher;
@@ -18,6 +19,7 @@ mod list;
 mod memory;
 mod opened;
 mod postgres;
+mod redis;
 mod runtime;
 mod saver;
 mod sqlite;
@@ -38,8 +40,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     memory::register(module)?;
     sqlite::register(module)?;
     postgres::register(module)?;
+    redis::register(module)?;
     store::register(module)?;
     cache::register(module)?;
     cache_sqlite::register(module)?;
-    cache_postgres::register(module)
+    cache_postgres::register(module)?;
+    cache_redis::register(module)
 }

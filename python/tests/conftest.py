@@ -15,6 +15,7 @@ from typing import Any
 import langgraph_ckpt
 import psycopg
 import pytest
+import redis
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
@@ -24,29 +25,36 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 POSTGRES = "CHECKPOINT_TEST_POSTGRES_URL"
+REDIS = "CHECKPOINT_TEST_REDIS_URL"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A backend: its classes, and whether its data outlives the saver."""
+    """A backend: its class, whether its data outlives the saver, and whether a saver of LangGraph's reads it."""
 
     name: str
     saver: type[BaseCheckpointSaver]
     server: str | None = None
     lasting: bool = True
+    peer: bool = True
 
 
 # A new backend is an entry here, and a branch in `place` if its data needs a location.
 KINDS = [
-    Kind("memory", langgraph_ckpt.InMemorySaver, lasting=False),
+    Kind("memory", langgraph_ckpt.InMemorySaver, lasting=False, peer=False),
     Kind("sqlite", langgraph_ckpt.SqliteSaver),
     Kind("postgres", langgraph_ckpt.PostgresSaver, server=POSTGRES),
+    Kind("redis", langgraph_ckpt.RedisSaver, server=REDIS, peer=False),
 ]
 
 
-def kinds(*names: str, lasting: bool = False) -> Any:
+def kinds(*names: str, lasting: bool = False, peer: bool = False) -> Any:
     """The backends of a test that does not run on all."""
-    chosen = [kind for kind in KINDS if (not names or kind.name in names) and (kind.lasting or not lasting)]
+    chosen = [
+        kind
+        for kind in KINDS
+        if (not names or kind.name in names) and (kind.lasting or not lasting) and (kind.peer or not peer)
+    ]
     return pytest.mark.parametrize("kind", chosen, ids=lambda kind: kind.name)
 
 
@@ -111,6 +119,37 @@ def postgres_url(postgres_database: str) -> Iterator[str]:
     yield make_url(postgres_database, schema=schema)
 
 
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[tuple[str, str]]:
+    """The URL of the server, and what all keys of this run begin with, which are deleted at the end."""
+    url, prefix = server_url(REDIS), f"wheel_{uuid.uuid4().hex[:12]}"
+    try:
+        yield url, prefix
+    finally:
+        with redis.Redis.from_url(url) as client:
+            for key in client.scan_iter(match=f"{prefix}*", count=5000):
+                client.unlink(key)
+
+
+@pytest.fixture
+def redis_url(redis_server: tuple[str, str]) -> str:
+    """A URL with a key prefix of this test's own."""
+    url, prefix = redis_server
+    return f"{url}?prefix={prefix}_{uuid.uuid4().hex[:12]}"
+
+
+def redis_contents(place: str) -> dict[bytes, Any]:
+    """What the keys of a prefix hold."""
+    url, _, prefix = place.partition("?prefix=")
+    found: dict[bytes, Any] = {}
+    with redis.Redis.from_url(url) as client:
+        for key in client.scan_iter(match=f"{prefix}:*", count=5000):
+            read = {b"hash": client.hgetall, b"zset": client.zrange, b"set": client.smembers, b"string": client.get}
+            kind: Any = client.type(key)
+            found[key] = read[kind](key, 0, -1) if kind == b"zset" else read[kind](key)
+    return found
+
+
 @pytest.fixture
 def sqlite_path(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoints.sqlite")
@@ -121,7 +160,7 @@ def place(kind: Kind, request: pytest.FixtureRequest) -> str:
     """The location of this test's data: the argument of `from_conn_string`."""
     if kind.name == "memory":
         return ""
-    return request.getfixturevalue({"sqlite": "sqlite_path", "postgres": "postgres_url"}[kind.name])
+    return request.getfixturevalue({"sqlite": "sqlite_path", "postgres": "postgres_url", "redis": "redis_url"}[kind.name])
 
 
 def open_at(kind: Kind, place: str, **options: Any) -> Any:

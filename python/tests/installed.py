@@ -6,7 +6,7 @@ import shutil
 import tempfile
 
 from langgraph.checkpoint.base import empty_checkpoint
-from langgraph_ckpt import InMemorySaver, InMemoryStore, PostgresSaver, SqliteSaver, _native
+from langgraph_ckpt import InMemorySaver, InMemoryStore, PostgresSaver, RedisSaver, SqliteSaver, _native
 
 assert not [name for name in ("cargo", "rustc", "cc", "gcc", "clang") if shutil.which(name)]
 
@@ -40,12 +40,16 @@ store.put(("a",), "k", {"v": 1})
 assert store.get(("a",), "k").value == {"v": 1}
 
 # Nothing listens there.
-with PostgresSaver.from_conn_string("postgresql://127.0.0.1:1/none", max_retries=0) as saver:
-    try:
-        saver.get_tuple(THREAD)
-    except ConnectionError:
-        pass
-    else:
-        raise AssertionError("a connection was made")
+for unreachable in (
+    PostgresSaver.from_conn_string("postgresql://127.0.0.1:1/none", max_retries=0),
+    RedisSaver.from_conn_string("redis://127.0.0.1:1", max_retries=0),
+):
+    with unreachable as saver:
+        try:
+            saver.get_tuple(THREAD)
+        except ConnectionError:
+            pass
+        else:
+            raise AssertionError("a connection was made")
 
 print(f"langgraph-ckpt {_native.__version__} works")

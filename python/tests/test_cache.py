@@ -1,4 +1,4 @@
-"""Caches: LangGraph's `BaseCache` on SQLite and PostgreSQL."""
+"""Caches: LangGraph's `BaseCache` on SQLite, PostgreSQL and Redis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 import psycopg
 import pytest
-from conftest import Flow, thread
+from conftest import Flow, redis_contents, thread
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.cache.base import BaseCache
 from langgraph.cache.memory import InMemoryCache
@@ -23,20 +23,25 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import CachePolicy
-from langgraph_ckpt import PostgresCache, SqliteCache, SqliteSaver
+from langgraph_ckpt import PostgresCache, RedisCache, SqliteCache, SqliteSaver
 
 NS = ("__pregel_ns_writes", "module.node", "node")
 
 
-@pytest.fixture(params=["sqlite", "postgres", "sqlite in memory"])
+@pytest.fixture(params=["sqlite", "postgres", "redis", "sqlite in memory"])
 def cache_place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":
         return request.getfixturevalue("postgres_url")
+    if request.param == "redis":
+        return request.getfixturevalue("redis_url")
     return str(tmp_path / "cache.sqlite") if request.param == "sqlite" else ":memory:"
 
 
 def open_cache(place: str, **options: Any) -> Any:
-    made: Any = PostgresCache(place, **options) if "://" in place else SqliteCache(path=place, **options)
+    if place.startswith("redis"):
+        made: Any = RedisCache(place, **options)
+    else:
+        made = PostgresCache(place, **options) if "://" in place else SqliteCache(path=place, **options)
     made.setup()
     return made
 
@@ -109,6 +114,9 @@ def test_expired_values_are_invisible_and_removed(cache: Any, cache_place: str, 
 
 
 def stored_keys(place: str) -> list[str]:
+    if place.startswith("redis"):
+        keys = [key.decode() for key in redis_contents(place)]
+        return [key.partition("}:value:")[2] for key in keys if "}:value:" in key]
     if "://" in place:
         with psycopg.connect(place) as connection:
             return [key for (key,) in connection.execute("SELECT key FROM result_cache").fetchall()]
@@ -142,7 +150,7 @@ def test_invalid_keys_and_values_are_rejected(cache: Any, flow: Flow) -> None:
 def test_nul_and_long_keys(cache: Any, cache_place: str, flow: Flow) -> None:
     flow(cache).set({(("a\0b",), "k"): (1, None)})
     assert flow(cache).get([(("a\0b",), "k")]) == {(("a\0b",), "k"): 1}
-    if "://" not in cache_place:
+    if not cache_place.startswith("postgres"):
         flow(cache).set({(NS, "a\0b"): (1, None), (NS, "x" * 10_000): (2, None)})
         assert flow(cache).get([(NS, "a\0b"), (NS, "a")]) == {(NS, "a\0b"): 1}
         return
@@ -197,7 +205,11 @@ def test_a_closed_cache(cache: Any, flow: Flow) -> None:
 
 def test_setup_can_be_awaited(cache_place: str) -> None:
     async def main() -> None:
-        made = PostgresCache.from_conn_string(cache_place) if "://" in cache_place else SqliteCache(path=cache_place)
+        made: Any = SqliteCache(path=cache_place) if "://" not in cache_place else PostgresCache
+        if cache_place.startswith("redis"):
+            made = RedisCache
+        if "://" in cache_place:
+            made = made.from_conn_string(cache_place)
         async with made as cache:
             assert await cache.setup() is None
             assert await cache.setup() is None

@@ -46,6 +46,7 @@ MODULES = {
     ),
     "langgraph.store.postgres.aio": ("langgraph_ckpt.store.postgres.aio", ["AsyncPostgresStore"]),
     "langgraph.store.postgres.base": ("langgraph_ckpt.store.postgres.base", ["PoolConfig", "PostgresStore"]),
+    "langgraph.cache.redis": ("langgraph_ckpt.cache.redis", ["RedisCache"]),
     "langgraph.cache.sqlite": ("langgraph_ckpt.cache.sqlite", ["SqliteCache"]),
 }
 
@@ -166,7 +167,7 @@ def chat(saver: Any) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-@kinds("sqlite", "postgres")
+@kinds("sqlite", "postgres", "redis")
 def test_from_conn_string_without_with(kind: Kind, place: str, flow: Flow) -> None:
     saver = kind.saver.from_conn_string(place)
     saver.setup()
@@ -366,6 +367,8 @@ def test_a_url_of_another_backend_names_the_class() -> None:
         AsyncPostgresSaver("sqlite:///agents.sqlite")
     with pytest.raises(ValueError, match="use PostgresSaver") as caught:
         AsyncSqliteSaver("postgresql://ann:hunter2@localhost/agents")
+    with pytest.raises(ValueError, match="use RedisSaver"):
+        AsyncPostgresSaver("redis+cluster://localhost")
     assert "hunter2" not in str(caught.value)
 
 

@@ -19,7 +19,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph_ckpt import InMemorySaver, PostgresCache, PostgresSaver, PostgresStore, SqliteSaver
 
 
-@kinds("postgres")
+@kinds("postgres", "redis")
 def test_before_setup(kind: Kind, place: str, flow: Flow) -> None:
     with open_at(kind, place) as saver:
         for call in (

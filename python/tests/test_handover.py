@@ -14,7 +14,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 
-pytestmark = kinds(lasting=True)
+pytestmark = kinds(peer=True)
 
 
 def extend(state: list[str], writes: list[list[str]]) -> list[str]:

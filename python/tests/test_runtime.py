@@ -247,10 +247,13 @@ def lock(kind: Kind, place: str) -> Callable[[], contextlib.AbstractContextManag
     return held
 
 
+#: The backends on which a test can hold up its own writes, and nobody else's.
+LOCKING = kinds("sqlite", "postgres")
+
 Held = Callable[[], contextlib.AbstractContextManager[Lock]]
 
 
-@kinds(lasting=True)
+@LOCKING
 def test_cancellation(saver: Any, loop: Any, lock: Held) -> None:
     """A cancelled call ends while the lock is still held. Its write is applied completely or not at all."""
     before = put(Flow(loop), saver, thread("t"), {"value": ["before"]})
@@ -347,7 +350,7 @@ def test_everybody_who_closes_waits_for_the_end(kind: Kind, place: str, loop: An
     loop.run_until_complete(main())
 
 
-@kinds(lasting=True)
+@LOCKING
 def test_a_cancelled_close_goes_on(kind: Kind, place: str, loop: Any, lock: Held) -> None:
     async def main() -> None:
         saver = open_at(kind, place)
@@ -371,7 +374,7 @@ def test_a_cancelled_close_goes_on(kind: Kind, place: str, loop: Any, lock: Held
     loop.run_until_complete(main())
 
 
-@kinds(lasting=True)
+@LOCKING
 def test_a_timeout(kind: Kind, saver: Any, loop: Any, lock: Held) -> None:
     """`asyncio.wait_for` works on our calls."""
 
@@ -384,7 +387,7 @@ def test_a_timeout(kind: Kind, saver: Any, loop: Any, lock: Held) -> None:
     loop.run_until_complete(main())
 
 
-@kinds(lasting=True)
+@LOCKING
 def test_the_gil_is_released(kind: Kind, saver: Any, lock: Held) -> None:
     """Other threads run while a call waits."""
     ended = threading.Event()
@@ -539,7 +542,7 @@ def test_writes_before_the_end_are_durable(kind: Kind, place: str) -> None:
         assert saver.get_tuple(thread("t")).checkpoint["channel_values"] == {"v": [1]}
 
 
-@kinds(lasting=True)
+@LOCKING
 def test_the_end_while_a_daemon_thread_waits(kind: Kind, place: str, saver: Any, lock: Held) -> None:
     script = """
     threading.Thread(target=saver.delete_thread, args=("t",), daemon=True).start()
@@ -628,7 +631,7 @@ def test_forked_workers(kind: Kind, place: str) -> None:
     finished(start(kind, place, script))
 
 
-@kinds(lasting=True)
+@LOCKING
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send here")
 def test_ctrl_c_in_a_sync_call(kind: Kind, place: str, saver: Any, lock: Held) -> None:
     put(Flow(None), saver, thread("t"), {"v": [1]})
@@ -656,7 +659,7 @@ def test_ctrl_c_in_a_sync_call(kind: Kind, place: str, saver: Any, lock: Held) -
     finished_with_a_line(process)
 
 
-@kinds(lasting=True)
+@LOCKING
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such signal")
 def test_a_signal_handler_runs_while_a_call_waits(kind: Kind, place: str, saver: Any, lock: Held) -> None:
     script = """

@@ -179,7 +179,7 @@ def test_unchanged_values_survive_the_parents_deletion(
     assert flow(saver).get_tuple(stored).checkpoint["channel_values"] == {"docs": docs, "n": [2]}
 
 
-@kinds("memory", "postgres")
+@kinds("memory", "postgres", "redis")
 def test_unchanged_values_are_not_serialized(
     open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any]
 ) -> None:
@@ -289,7 +289,7 @@ BIG = pytest.mark.parametrize("value", [2**64, -(2**63) - 1, 10**40], ids=["2**6
 
 
 @BIG
-@kinds("memory", "postgres")
+@kinds("memory", "postgres", "redis")
 def test_integers_of_any_size(saver: Any, flow: Flow, config: dict[str, Any], value: int) -> None:
     """As in Python's PostgresSaver they are inline. LangGraph's serializer supports only 64 bits."""
     put(flow, saver, config, {"value": value})
@@ -369,7 +369,7 @@ def test_backslashes_in_channels_are_rejected(saver: Any, flow: Flow, config: di
     assert flow(saver).get_tuple(config) is None
 
 
-@kinds("memory", "sqlite")
+@kinds("memory", "sqlite", "redis")
 def test_nul_elsewhere(saver: Any, flow: Flow) -> None:
     put(flow, saver, thread("a\x00b"), {"cha\x00nnel": "v\x00"})
     assert flow(saver).get_tuple(thread("a\x00b")).checkpoint["channel_values"] == {"cha\x00nnel": "v\x00"}
@@ -519,7 +519,7 @@ def test_updated_channels_come_back_as_they_were(
     assert [updated_channels(one.checkpoint) for one in flow(saver).list(config)] == [updated]
 
 
-@kinds(lasting=True)
+@kinds(peer=True)
 @pytest.mark.parametrize("begins", ["theirs", "ours"])
 @pytest.mark.parametrize("updated", UPDATED_CHANNELS.values(), ids=UPDATED_CHANNELS.keys())
 def test_updated_channels_are_the_same_for_python(

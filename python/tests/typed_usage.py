@@ -12,6 +12,8 @@ from typing import Any
 
 import aiosqlite
 import psycopg
+import redis
+import redis.asyncio
 from langchain_core.runnables import RunnableConfig
 from langgraph.cache.base import BaseCache
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -25,10 +27,13 @@ from typing_extensions import assert_type
 import langgraph_ckpt
 from langgraph_ckpt import Cipher
 from langgraph_ckpt.cache.postgres import PostgresCache
+from langgraph_ckpt.cache.redis import RedisCache
 from langgraph_ckpt.cache.sqlite import SqliteCache
 from langgraph_ckpt.memory import InMemorySaver, MemorySaver
 from langgraph_ckpt.postgres import PostgresSaver
 from langgraph_ckpt.postgres.aio import AsyncPostgresSaver
+from langgraph_ckpt.redis import RedisSaver, TTLConfig
+from langgraph_ckpt.redis.aio import AsyncRedisSaver
 from langgraph_ckpt.sqlite import SqliteSaver
 from langgraph_ckpt.sqlite.aio import AsyncSqliteSaver
 from langgraph_ckpt.store.memory import InMemoryStore
@@ -56,7 +61,11 @@ def synchronous(builder: StateGraph[MessagesState]) -> None:
     SqliteSaver(Path("agents.sqlite"), synchronous="normal").setup()
     with SqliteSaver.from_conn_string(":memory:") as lite:
         assert_type(lite, SqliteSaver)
-    savers: list[BaseCheckpointSaver[str]] = [InMemorySaver(), MemorySaver(), saver, lite, AsyncSqliteSaver("a.sqlite")]
+    ttl: TTLConfig = {"default_ttl": 60, "refresh_on_read": True}
+    with RedisSaver.from_conn_string("redis://localhost", ttl=ttl, checkpoint_prefix="agents") as quick:
+        assert_type(quick, RedisSaver)
+    RedisSaver(redis_client=redis.Redis(), cipher=Cipher.aes(), compression=3, wait_replicas=1)
+    savers: list[BaseCheckpointSaver[str]] = [InMemorySaver(), MemorySaver(), saver, lite, quick, AsyncSqliteSaver("a.sqlite")]
     stores: list[BaseStore] = [InMemoryStore(), InMemoryStore(ttl={"default_ttl": 1.0}), PostgresStore("")]
     builder.compile(checkpointer=savers[0], store=stores[0])
 
@@ -96,6 +105,9 @@ async def asynchronous(builder: StateGraph[MessagesState]) -> None:
         await saver.setup()
     async with aiosqlite.connect("agents.sqlite") as connection, AsyncSqliteSaver(connection) as lite:
         await lite.setup()
+    async with AsyncRedisSaver(redis_client=redis.asyncio.Redis()) as quick:
+        assert_type(quick, AsyncRedisSaver)
+        await quick.setup()
     # The synchronous classes, too.
     await PostgresSaver("").setup()
     await InMemoryStore().setup()
@@ -105,6 +117,8 @@ def caches() -> None:
     cache: BaseCache[list[int]] = PostgresCache.from_conn_string("")
     cache.set({(("a",), "k"): ([1], 60)})
     assert_type(cache.get([(("a",), "k")]), dict[tuple[tuple[str, ...], str], list[int]])
+    RedisCache[list[int]](redis.Redis(), prefix="agents").set({(("a",), "k"): ([1], None)})
+    assert_type(RedisCache[int]("redis://").get([(("a",), "k")]), dict[tuple[tuple[str, ...], str], int])
     own = SqliteCache[list[int]](path=":memory:", busy_timeout=1.0)
     own.set({(("a",), "k"): (["x"], 60)})  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
@@ -112,6 +126,7 @@ def caches() -> None:
 def mistakes() -> None:
     PostgresSaver(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     PostgresSaver("", no_such_option=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    RedisSaver("", ttl={"no_such_key": 1})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     SqliteSaver("", synchronous="sometimes")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     PostgresStore.from_conn_string("", pool_config={"no_such_key": 1})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Cipher.aes("text")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

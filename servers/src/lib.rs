@@ -48,6 +48,21 @@ pub struct Server {
     pub before: Option<&'static Self>,
     /// The environment variable of the folder with its certificates, if it has any.
     pub certificates: Option<&'static str>,
+    /// The nodes, if the container runs several that announce their addresses to clients.
+    pub group: Option<Group>,
+}
+
+/// Nodes in one container, on consecutive ports. They announce the ports of this machine, so they listen on the same
+/// numbers in the container.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Group {
+    /// The number of ports.
+    pub ports: u16,
+    /// The number of nodes that the URL names: the first ones.
+    pub contacts: u16,
+    /// The path of the URL.
+    pub path: &'static str,
 }
 
 /// How programs on this machine connect to a server.
@@ -107,6 +122,7 @@ servers! {
         account: Some(POSTGRES_ACCOUNT),
         before: None,
         certificates: Some("CHECKPOINT_TEST_POSTGRES_CERTS"),
+        group: None,
     };
 
     /// PostgreSQL 17 for benchmarks.
@@ -129,6 +145,7 @@ servers! {
         account: Some(POSTGRES_ACCOUNT),
         before: None,
         certificates: None,
+        group: None,
     };
 
     /// PostgreSQL 15. It sorts text by a language's collation instead of by bytes, as many databases do.
@@ -151,6 +168,7 @@ servers! {
         account: Some(POSTGRES_ACCOUNT),
         before: None,
         certificates: None,
+        group: None,
     };
 
     /// PgBouncer in transaction mode in front of PostgreSQL 17. It has no official image, so Debian's package is used.
@@ -172,6 +190,7 @@ servers! {
         account: Some(POSTGRES_ACCOUNT),
         before: Some(&POSTGRES),
         certificates: None,
+        group: None,
     };
 
     /// Redis 8.
@@ -193,6 +212,32 @@ servers! {
         account: None,
         before: None,
         certificates: None,
+        group: None,
+    };
+
+    /// Redis 8 for benchmarks. It saves nothing to disk, as Redis does unless it is told to.
+    BENCH_REDIS = Server {
+        name: "bench-redis",
+        family: "bench",
+        variable: "BENCH_REDIS_URL",
+        official: Some("redis:8"),
+        suite: "trixie",
+        packages: &["redis-server"],
+        script: include_str!("../scripts/redis.sh"),
+        variables: &[
+            ("SERVER_PROGRAM", "redis-server"),
+            ("SERVER_APPENDONLY", "no"),
+        ],
+        probe: "redis-cli -p $SERVER_PORT ping | grep PONG",
+        stop_signal: "TERM",
+        port: 26_499,
+        host_port: 26_499,
+        network: Network::Host,
+        scheme: "redis",
+        account: None,
+        before: None,
+        certificates: None,
+        group: None,
     };
 
     /// Valkey 8, with Redis's protocol.
@@ -214,12 +259,67 @@ servers! {
         account: None,
         before: None,
         certificates: None,
+        group: None,
+    };
+
+    /// A Redis 8 cluster: three primaries, each with a replica.
+    REDIS_CLUSTER = Server {
+        name: "redis-cluster",
+        family: "redis",
+        variable: "CHECKPOINT_TEST_REDIS_CLUSTER_URL",
+        official: Some("redis:8"),
+        suite: "trixie",
+        packages: &["redis-server"],
+        script: include_str!("../scripts/redis-cluster.sh"),
+        variables: &[],
+        // Every node serves every slot, and each primary has its replica.
+        probe: "cd /srv/redis-cluster && test -e made && for port in [0-9]*; do \
+            redis-cli -p $port cluster info | grep -q cluster_state:ok \
+            && redis-cli -p $port info replication | grep -Eq '^slave0:.*state=online|^master_link_status:up' \
+            || exit 1; done",
+        stop_signal: "TERM",
+        port: 26_400,
+        host_port: 26_400,
+        network: Network::Published,
+        scheme: "redis+cluster",
+        account: None,
+        before: None,
+        certificates: None,
+        group: Some(Group { ports: 6, contacts: 6, path: "" }),
+    };
+
+    /// A primary and a replica of Redis 8, watched by three sentinels.
+    REDIS_SENTINEL = Server {
+        name: "redis-sentinel",
+        family: "redis",
+        variable: "CHECKPOINT_TEST_REDIS_SENTINEL_URL",
+        official: Some("redis:8"),
+        suite: "trixie",
+        packages: &["redis-server"],
+        script: include_str!("../scripts/redis-sentinel.sh"),
+        variables: &[],
+        // Each sentinel knows the two others and a replica that has the primary's data.
+        probe: "cd /srv/redis-sentinel && for file in */sentinel; do \
+            redis-cli -p ${file%/sentinel} sentinel masters | tr '\\n' ' ' \
+            | grep -q ' flags master .* num-slaves 1 num-other-sentinels 2 ' || exit 1; done \
+            && for folder in [0-9]*; do test -e $folder/sentinel \
+            || redis-cli -p $folder info replication | grep -Eq '^slave0:.*state=online|^master_link_status:up' \
+            || exit 1; done",
+        stop_signal: "TERM",
+        port: 26_420,
+        host_port: 26_420,
+        network: Network::Published,
+        scheme: "redis+sentinel",
+        account: None,
+        before: None,
+        certificates: None,
+        group: Some(Group { ports: 5, contacts: 3, path: "/checkpoint/0" }),
     };
 }
 
 /// The listen address in a container's own network, and on the host's network.
-const EVERYWHERE: &str = "listen_addresses = '*'";
-const LOOPBACK: &str = "listen_addresses = '127.0.0.1'";
+const EVERYWHERE: [&str; 2] = ["listen_addresses = '*'", "--bind 0.0.0.0"];
+const LOOPBACK: [&str; 2] = ["listen_addresses = '127.0.0.1'", "--bind 127.0.0.1"];
 
 /// A container's shared memory in bytes: Docker's 64 MB are too small for PostgreSQL.
 pub const SHARED_MEMORY: u64 = 1 << 30;
@@ -233,17 +333,27 @@ impl Server {
     /// The URL of the server on this port of this machine.
     pub fn url(&self, port: u16) -> String {
         let scheme = self.scheme;
-        match self.account {
-            Some(Account { user, password, database }) => {
-                format!("{scheme}://{user}:{password}@127.0.0.1:{port}/{database}")
-            }
-            None => format!("{scheme}://127.0.0.1:{port}"),
+        if let Some(Account { user, password, database }) = self.account {
+            return format!("{scheme}://{user}:{password}@127.0.0.1:{port}/{database}");
+        }
+        let Group { contacts, path, .. } = self.group.unwrap_or(Group { ports: 1, contacts: 1, path: "" });
+        let nodes: Vec<_> = (port..port + contacts).map(|port| format!("127.0.0.1:{port}")).collect();
+        format!("{scheme}://{}{path}", nodes.join(","))
+    }
+
+    /// The ports of a container: each of this machine, beginning with `port`, and the one in the container.
+    pub fn ports(&self, port: u16) -> Vec<(u16, u16)> {
+        match self.group {
+            Some(group) => (port..port + group.ports).map(|port| (port, port)).collect(),
+            None => vec![(port, self.port)],
         }
     }
 
-    /// The variables of script and probe. `upstream` is the host name of the upstream server.
-    pub fn environment(&self, upstream: Option<&str>) -> Vec<(&'static str, String)> {
-        let mut all = vec![("SERVER_PORT", self.port.to_string())];
+    /// The variables of script and probe. `port` is the first port of this machine, `upstream` the host name of the
+    /// upstream server.
+    pub fn environment(&self, port: u16, upstream: Option<&str>) -> Vec<(&'static str, String)> {
+        let inside = if self.group.is_some() { port } else { self.port };
+        let mut all = vec![("SERVER_PORT", inside.to_string())];
         if let Some(Account { user, password, database }) = self.account {
             all.push(("SERVER_USER", user.into()));
             all.push(("SERVER_PASSWORD", password.into()));
@@ -266,13 +376,16 @@ impl Server {
     pub fn start(&self) -> String {
         match self.network {
             Network::Published => self.script.to_owned(),
-            Network::Host => self.script.replace(EVERYWHERE, LOOPBACK),
+            Network::Host => {
+                let replace = |script: String, (from, to)| script.replace::<&str>(from, to);
+                EVERYWHERE.into_iter().zip(LOOPBACK).fold(self.script.to_owned(), replace)
+            }
         }
     }
 
     /// A fingerprint that changes when a container of this server must be recreated.
     pub fn fingerprint(&self) -> String {
-        hash(&format!("{}\0{:?}\0{}", self.start(), self.environment(None), self.stop_signal))
+        hash(&format!("{}\0{:?}\0{}", self.start(), self.environment(self.port, None), self.stop_signal))
     }
 }
 
@@ -302,31 +415,33 @@ pub fn dockerfile(suite: &str) -> String {
     )
 }
 
-/// A free port of this machine: the preferred one, or else another.
+/// The first of a server's consecutive free ports of this machine: the preferred one, or else another.
 ///
-/// It is below the ephemeral range: otherwise a client could get the port of a stopped server as its own, and block the
+/// They are below the ephemeral range: otherwise a client could get the port of a stopped server as its own, and block the
 /// server's restart.
 ///
 /// # Errors
-/// When none is free.
-pub fn free_port(preferred: Option<u16>) -> std::io::Result<u16> {
+/// When none are free.
+pub fn free_port(server: &Server, preferred: Option<u16>) -> std::io::Result<u16> {
     // A port that was returned is not in use yet, so the next caller searches after it.
     static GIVEN: Mutex<Option<u16>> = Mutex::new(None);
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let ports = server.ports(0).len();
+    let wanted = u16::try_from(ports).unwrap_or(u16::MAX);
     // A starting point that differs between processes, since several may search at the same time.
-    let first = given.map_or_else(
-        || {
-            let offset = std::process::id() % u32::from(PORTS.end - PORTS.start);
-            PORTS.start + u16::try_from(offset).unwrap_or_default()
-        },
-        |given| given + 1,
-    );
+    let first = given.unwrap_or_else(|| {
+        let offset = std::process::id() % u32::from(PORTS.end - PORTS.start);
+        PORTS.start + u16::try_from(offset).unwrap_or_default()
+    });
     let mut failure = ErrorKind::AddrInUse.into();
     for port in preferred.into_iter().chain(first..PORTS.end).chain(PORTS.start..first) {
-        match TcpListener::bind(("127.0.0.1", port)) {
+        // All at once: they have to be free together.
+        let bound: std::io::Result<Vec<_>> =
+            (port..port + wanted).map(|port| TcpListener::bind(("127.0.0.1", port))).collect();
+        match bound {
             Ok(_) => {
                 if PORTS.contains(&port) {
-                    *given = Some(port);
+                    *given = Some(port + wanted);
                 }
                 return Ok(port);
             }
@@ -355,7 +470,8 @@ mod tests {
             |of: fn(&Server) -> String| ALL.iter().map(|server| of(server)).collect::<HashSet<_>>().len();
         assert_eq!(distinct(|server| server.name.to_owned()), ALL.len());
         assert_eq!(distinct(|server| server.variable.to_owned()), ALL.len());
-        assert_eq!(distinct(|server| server.host_port.to_string()), ALL.len());
+        let ports: Vec<_> = ALL.iter().flat_map(|server| server.ports(server.host_port)).collect();
+        assert_eq!(ports.iter().map(|(outside, _)| outside).collect::<HashSet<_>>().len(), ports.len());
     }
 
     #[test]
@@ -389,24 +505,48 @@ mod tests {
     fn a_server_on_the_hosts_network_listens_on_loopback_and_its_port() {
         for server in ALL.iter().filter(|server| server.network == Network::Host) {
             let start = server.start();
-            assert!(start.contains(LOOPBACK) && !start.contains(EVERYWHERE), "{}", server.name);
+            assert!(LOOPBACK.iter().any(|loopback| start.contains(loopback)), "{}", server.name);
+            assert!(EVERYWHERE.iter().all(|everywhere| !start.contains(everywhere)), "{}", server.name);
             assert_eq!(server.port, server.host_port, "{}", server.name);
             let port = server.port.to_string();
-            assert!(server.variables.iter().any(|(_, value)| *value == port), "{}", server.name);
+            let of_server = start.contains("$SERVER_PORT");
+            assert!(of_server || server.variables.iter().any(|(_, value)| *value == port), "{}", server.name);
         }
-        assert!(POSTGRES.start().contains(EVERYWHERE));
+        for (server, everywhere) in [&POSTGRES, &REDIS].into_iter().zip(EVERYWHERE) {
+            assert!(server.start().contains(everywhere), "{}", server.name);
+        }
     }
 
     #[test]
     fn urls_with_and_without_an_account() {
         assert_eq!(POSTGRES.url(7), "postgres://postgres:postgres@127.0.0.1:7/postgres");
         assert_eq!(REDIS.url(7), "redis://127.0.0.1:7");
+        assert_eq!(
+            REDIS_SENTINEL.url(7),
+            "redis+sentinel://127.0.0.1:7,127.0.0.1:8,127.0.0.1:9/checkpoint/0"
+        );
     }
 
     #[test]
     fn a_port_in_use_is_not_returned() {
-        let port = free_port(None).unwrap();
+        let port = free_port(&REDIS, None).unwrap();
         let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
-        assert_ne!(free_port(Some(port)).unwrap(), port);
+        assert_ne!(free_port(&REDIS, Some(port)).unwrap(), port);
+    }
+
+    #[test]
+    fn the_ports_of_a_group_are_free_together() {
+        let first = free_port(&REDIS_CLUSTER, None).unwrap();
+        let _taken = TcpListener::bind(("127.0.0.1", first + 5)).unwrap();
+        let other = free_port(&REDIS_CLUSTER, Some(first)).unwrap();
+        assert!(!(other..other + 6).contains(&(first + 5)), "{other} is too close to {first}");
+    }
+
+    #[test]
+    fn a_group_has_the_same_ports_inside_and_outside() {
+        assert_eq!(REDIS.ports(7), [(7, 6379)]);
+        assert_eq!(REDIS_SENTINEL.ports(7), [(7, 7), (8, 8), (9, 9), (10, 10), (11, 11)]);
+        let port = |server: &Server| server.environment(7, None)[0].1.clone();
+        assert_eq!((port(&REDIS), port(&REDIS_CLUSTER)), ("6379".to_owned(), "7".to_owned()));
     }
 }

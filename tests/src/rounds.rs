@@ -63,7 +63,10 @@ impl<'a> Rounds<'a> {
         // The preparation of the next round needs no delay.
         self.proxy.hold_answers(Duration::ZERO);
         self.made += 1;
-        let is_right = self.made > WARM_UP && self.last.cost() == self.expected;
+        let (found, expected) = (self.last.cost(), self.expected);
+        let is_right = self.made > WARM_UP
+            && found.round_trips == expected.round_trips
+            && (expected.statements == Cost::ANY || found.statements == expected.statements);
         self.right = if is_right { self.right + 1 } else { 0 };
         Ok(result)
     }

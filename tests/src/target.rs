@@ -97,10 +97,12 @@ pub enum Call {
         /// How many.
         checkpoints: usize,
     },
-    /// A listing of this many threads, of more, with or without their state.
+    /// A listing of this many threads, of more.
     ListThreads {
         /// How many.
         threads: usize,
+        /// Whether with their state.
+        with_state: bool,
     },
     /// The same of thread ids.
     ListThreadIds {

@@ -26,6 +26,9 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// The number of statements where it is not compared, because it depends on what else is stored.
+    pub const ANY: usize = usize::MAX;
+
     /// Makes a cost.
     pub const fn new(round_trips: usize, statements: usize) -> Self {
         Self { round_trips, statements }

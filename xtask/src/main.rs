@@ -12,7 +12,7 @@ mod wheel;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use checkpoint_servers::BENCH_POSTGRES;
+use checkpoint_servers::{BENCH_POSTGRES, BENCH_REDIS};
 use clap::{Parser, Subcommand};
 
 use crate::run::{Result, cargo};
@@ -81,7 +81,14 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Benchmarks the PostgreSQL store in the same way.
+    /// Benchmarks the Redis saver against the round trip of a PING: on the server of `BENCH_REDIS_URL`, otherwise on a
+    /// benchmark server, which it starts.
+    BenchRedis {
+        /// Passed to the driver: `--rounds`, `--seconds`, `--tasks`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Benchmarks the PostgreSQL store as the PostgreSQL saver.
     BenchStore {
         /// Passed to `benches/python/compare_postgres.py`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -144,6 +151,16 @@ fn chore(chore: Chore) -> Result<()> {
         }
         Chore::BenchPostgres { arguments } => {
             run::run(compare("compare_postgres.py")?.envs(bench_server()?).args(arguments))
+        }
+        Chore::BenchRedis { arguments } => {
+            let build = ["build", "--release", "--locked", "-p", "checkpoint-benches", "--bin", "redis"];
+            run::run(cargo().args(build))?;
+            let mut driver = Command::new(target().join("release/redis"));
+            if std::env::var_os(BENCH_REDIS.variable).is_none() {
+                servers::up(&[&BENCH_REDIS])?;
+                driver.env(BENCH_REDIS.variable, BENCH_REDIS.url(BENCH_REDIS.port));
+            }
+            run::run(driver.args(arguments))
         }
         Chore::BenchStore { arguments } => {
             let mut compare = compare("compare_postgres.py")?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use checkpoint_servers::{PGBOUNCER, POSTGRES, POSTGRES_15};
+use checkpoint_servers::{PGBOUNCER, POSTGRES, POSTGRES_15, REDIS, REDIS_CLUSTER, VALKEY};
 use serde_json::Value as Json;
 
 use crate::run::{Result, cargo, output, run};
@@ -18,15 +18,20 @@ const REQUIRE: &str = "CHECKPOINT_TEST_REQUIRE";
 const SOAK: &str = "CHECKPOINT_TEST_SOAK";
 
 /// The slowest test binaries, which start first.
-const SLOWEST: [&str; 4] = ["store_postgres", "postgres", "python", "store"];
+const SLOWEST: [&str; 5] = ["redis", "store_postgres", "postgres", "python", "store"];
 
 /// The tests that `--quick` skips and `soak` prolongs: by binary and module.
-const LONG: [(&str, &str); 5] = [
+const LONG: [(&str, &str); 10] = [
     ("sqlite", "agents::"),
     ("postgres", "agents::"),
     ("postgres", "faults::"),
     ("postgres", "contention::"),
     ("store_postgres", "faults::"),
+    ("redis", "agents::"),
+    ("redis", "cluster::"),
+    ("redis", "faults::"),
+    ("redis", "races::"),
+    ("redis", "sentinel::"),
 ];
 
 /// The package of the test binaries with the suite.
@@ -50,7 +55,7 @@ impl Environments {
             // Errors are sent from one thread to another.
             let pythons = move || if quick { python::set_up_newest() } else { python::set_up() };
             let pythons = scope.spawn(move || pythons().map_err(|error| error.to_string()));
-            let wanted = [&POSTGRES, &POSTGRES_15, &PGBOUNCER];
+            let wanted = [&POSTGRES, &POSTGRES_15, &PGBOUNCER, &REDIS, &VALKEY, &REDIS_CLUSTER];
             let servers = scope.spawn(move || servers::up(&wanted).map_err(|error| error.to_string()));
             let made = build()?;
             let failed = "setting up the tests failed";
@@ -58,8 +63,8 @@ impl Environments {
             let mut variables = servers.join().map_err(|_| failed)??;
             // With only the newest generation, the tests of the others are ignored.
             let required = match pythons.as_slice() {
-                [newest] => format!("python-{},postgres", newest.generation),
-                _ => "python,postgres".to_owned(),
+                [newest] => format!("python-{},postgres,redis", newest.generation),
+                _ => "python,postgres,redis".to_owned(),
             };
             variables.push((REQUIRE, required));
             Ok((Self { pythons, variables }, made))

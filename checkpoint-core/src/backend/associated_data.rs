@@ -48,6 +48,28 @@ pub enum AssociatedData<'a> {
         /// The segment's address.
         address: Address,
     },
+    /// The metadata of a checkpoint, where it is stored separately and encrypted.
+    Metadata {
+        /// The thread.
+        thread_id: &'a str,
+        /// The namespace.
+        checkpoint_ns: &'a str,
+        /// The checkpoint.
+        checkpoint_id: &'a str,
+    },
+    /// The channel and the path of a pending write, where they are encrypted.
+    WriteHeader {
+        /// The thread.
+        thread_id: &'a str,
+        /// The namespace.
+        checkpoint_ns: &'a str,
+        /// The checkpoint.
+        checkpoint_id: &'a str,
+        /// The task.
+        task_id: &'a str,
+        /// The write's index in the task.
+        idx: i32,
+    },
 }
 
 impl<'a> AssociatedData<'a> {
@@ -57,7 +79,9 @@ impl<'a> AssociatedData<'a> {
             Self::Checkpoint { thread_id, .. }
             | Self::Blob { thread_id, .. }
             | Self::Write { thread_id, .. }
-            | Self::Segment { thread_id, .. } => thread_id,
+            | Self::Segment { thread_id, .. }
+            | Self::Metadata { thread_id, .. }
+            | Self::WriteHeader { thread_id, .. } => thread_id,
         }
     }
 }
@@ -95,6 +119,19 @@ impl AssociatedData<'_> {
                 ],
             ),
             Self::Segment { thread_id, address } => parts(4, &[thread_id.as_bytes(), address.as_bytes()]),
+            Self::Metadata { thread_id, checkpoint_ns, checkpoint_id } => {
+                parts(5, &[thread_id.as_bytes(), checkpoint_ns.as_bytes(), checkpoint_id.as_bytes()]);
+            }
+            Self::WriteHeader { thread_id, checkpoint_ns, checkpoint_id, task_id, idx } => parts(
+                6,
+                &[
+                    thread_id.as_bytes(),
+                    checkpoint_ns.as_bytes(),
+                    checkpoint_id.as_bytes(),
+                    task_id.as_bytes(),
+                    &idx.to_be_bytes(),
+                ],
+            ),
         }
     }
 }

@@ -38,6 +38,18 @@ impl<'a> CheckpointKey<'a> {
         AssociatedData::Write { thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel }
     }
 
+    /// The associated data of the checkpoint's metadata.
+    pub const fn metadata_data(self) -> AssociatedData<'a> {
+        let Self { thread_id, checkpoint_ns, checkpoint_id } = self;
+        AssociatedData::Metadata { thread_id, checkpoint_ns, checkpoint_id }
+    }
+
+    /// The associated data of the channel and the path of a pending write on the checkpoint.
+    pub const fn write_header_data(self, task_id: &'a str, idx: i32) -> AssociatedData<'a> {
+        let Self { thread_id, checkpoint_ns, checkpoint_id } = self;
+        AssociatedData::WriteHeader { thread_id, checkpoint_ns, checkpoint_id, task_id, idx }
+    }
+
     /// The config that names the checkpoint.
     pub fn to_config(self) -> CheckpointConfig {
         CheckpointConfig::new(self.thread_id)

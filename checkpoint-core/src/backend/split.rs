@@ -28,6 +28,12 @@ pub trait SplitRules {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a name that the database cannot store.
     fn check_name(&self, what: &'static str, name: &str) -> Result<()>;
 
+    /// Whether scalars that are not inline are carried over like other values. The backend then has to find out whether
+    /// the value is stored: an older checkpoint may have it inline under the same version.
+    fn carries_scalars(&self) -> bool {
+        false
+    }
+
     /// Splits long values into segments, if the backend stores them so. It has the cipher of the checkpoint's
     /// [`ValueCodec`].
     fn segments(&self) -> Option<&SegmentCodec> {
@@ -76,7 +82,8 @@ impl<'a> SplitCheckpoint<'a> {
     /// Splits a checkpoint.
     ///
     /// Values that are not inline are stored if their channel is in `new_versions`, else carried over. A scalar that is
-    /// not inline is always stored: an older checkpoint may have it inline under the same version.
+    /// not inline is always stored, unless [`SplitRules::carries_scalars`]: an older checkpoint may have it inline under the
+    /// same version.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a channel without a version; any error from the rules;
@@ -112,7 +119,8 @@ impl<'a> SplitCheckpoint<'a> {
                     )
                 })?;
                 rules.check_name("channel", channel)?;
-                if value.as_blob().is_some() && !new_versions.contains_key(channel) {
+                let is_carried = value.as_blob().is_some() || rules.carries_scalars();
+                if is_carried && !new_versions.contains_key(channel) {
                     split.carried_over.insert(channel, version);
                     return Ok(());
                 }

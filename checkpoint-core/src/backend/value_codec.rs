@@ -27,6 +27,20 @@ impl ValueCodec {
         Self { return_sealed: false, ..self.clone() }
     }
 
+    /// A pseudonym for names that would be in clear in the database's keys, or `None` without a cipher. It is keyed by the
+    /// sealing key, so it changes with the key, and is the same in every thread.
+    pub fn pseudonym(&self, parts: &[&[u8]]) -> Option<[u8; 24]> {
+        let key = self.cipher.as_ref()?.address_key("")?;
+        let mut bytes = b"name".to_vec();
+        for part in parts {
+            bytes.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            bytes.extend_from_slice(part);
+        }
+        let mut name = [0; 24];
+        name.iter_mut().zip(key.mac(&[&bytes])).for_each(|(to, from)| *to = from);
+        Some(name)
+    }
+
     /// Converts a caller's value to its canonical form: scalars in blobs are decoded.
     ///
     /// # Errors

@@ -33,12 +33,18 @@ pub(super) fn require_consent(yes: bool, question: &str) -> Result<()> {
 
 pub(crate) async fn setup(saver: &Saver, json: bool) -> Result<()> {
     saver.setup().await?;
-    done(json, &json!({ "backend": saver.backend(), "ready": true }), "The tables are ready.")
+    ready(saver, json)
 }
 
 pub(crate) async fn check(saver: &Saver, json: bool) -> Result<()> {
     saver.check_schema().await?;
-    done(json, &json!({ "backend": saver.backend(), "ready": true }), "The tables are ready.")
+    ready(saver, json)
+}
+
+fn ready(saver: &Saver, json: bool) -> Result<()> {
+    let backend = saver.backend();
+    let what = if backend == "redis" { "The key prefix is ready." } else { "The tables are ready." };
+    done(json, &json!({ "backend": backend, "ready": true }), what)
 }
 
 pub(crate) async fn copy_thread(

@@ -61,10 +61,13 @@ pub(crate) fn store(url: &str, vectors: Option<Vectors>, filter_index: bool) -> 
 fn with_store(url: &str) -> Result<&str> {
     match Backend::of(url)? {
         Backend::Postgres(conn_string) => Ok(conn_string),
-        Backend::Sqlite(_) => Err(Failure::usage(format!(
-            "sqlite: URLs have no store; this ckpt opens stores at {WITH_STORES}"
-        ))),
+        Backend::Sqlite(_) => Err(without_store("sqlite:")),
+        Backend::Redis(_) => Err(without_store("redis:")),
     }
+}
+
+fn without_store(scheme: &str) -> Failure {
+    Failure::usage(format!("{scheme} URLs have no store; this ckpt opens stores at {WITH_STORES}"))
 }
 
 /// The contents of a table of vectors: vectors of one length, indexed for one distance. `None` means no table.

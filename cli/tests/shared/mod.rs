@@ -10,6 +10,7 @@ use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, Str, Value,
 };
 use checkpoint_sqlite::SqliteSaver;
+use rusqlite::types::Value as SqlValue;
 use serde_json::Value as Json;
 
 /// Lists functions as tests, by name. They start processes, so none of them is async.
@@ -89,7 +90,7 @@ pub(crate) fn failure(output: &Output, code: i32) -> String {
 }
 
 /// Every row of a file's tables, by table, in the order of their keys.
-pub(crate) fn rows(path: &Path) -> [Vec<Vec<rusqlite::types::Value>>; 2] {
+pub(crate) fn rows(path: &Path) -> [Vec<Vec<SqlValue>>; 2] {
     let connection = rusqlite::Connection::open(path).unwrap();
     let read = |sql: &str| {
         let mut statement = connection.prepare(sql).unwrap();
@@ -116,6 +117,40 @@ pub(crate) fn assert_same_rows(left: &Path, right: &Path) {
             assert_eq!(left, right);
         }
         assert_eq!(left.len(), right.len());
+    }
+}
+
+/// Compares all rows, ignoring the order of keys, which not every database preserves.
+pub(crate) fn assert_same_values(left: &Path, right: &Path) {
+    let read = |path: &Path| {
+        rows(path).map(|mut rows| {
+            for row in &mut rows {
+                if let [.., SqlValue::Blob(checkpoint), SqlValue::Blob(metadata)] = row.as_mut_slice() {
+                    *checkpoint = sorted(Value::from_msgpack(checkpoint).unwrap()).to_msgpack().unwrap();
+                    let value: Value = serde_json::from_slice(metadata).unwrap();
+                    *metadata = sorted(value).to_msgpack().unwrap();
+                }
+            }
+            rows
+        })
+    };
+    for (left, right) in read(left).iter().zip(&read(right)) {
+        assert!(!left.is_empty(), "a table has no rows to compare");
+        for (left, right) in left.iter().zip(right) {
+            assert!(left == right, "{:?} differs", &left[..3]);
+        }
+        assert_eq!(left.len(), right.len());
+    }
+}
+
+pub(crate) fn sorted(value: Value) -> Value {
+    match value {
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        Value::Map(mut entries) => {
+            entries.sort_by_cached_key(|(key, _)| format!("{key:?}"));
+            Value::Map(entries.into_iter().map(|(key, value)| (key, sorted(value))).collect())
+        }
+        other => other,
     }
 }
 

@@ -79,8 +79,10 @@ async fn a_second_run_has_nothing_to_do(ctx: Ctx) -> Done {
         put(&rotation.ring, &config, &checkpoint(&[("new", encode(&list(&[1]))?)])).await?;
         ensure_eq!(rekey(&rotation.ring, &thread_id).await?.resealed, 0, "{what}: after a put");
         put(&rotation.old, &config, &checkpoint(&[("late", encode(&list(&[1]))?)])).await?;
-        ensure_eq!(dry_run(&rotation.ring, &thread_id).await?.remaining, 1, "{what}: a late value");
-        ensure_eq!(rekey(&rotation.ring, &thread_id).await?.resealed, 1, "{what}: a late value");
+        // A backend that seals the checkpoint, too, counts two.
+        let late = dry_run(&rotation.ring, &thread_id).await?.remaining;
+        ensure!((1..=2).contains(&late), "{what}: {late} late values");
+        ensure_eq!(rekey(&rotation.ring, &thread_id).await?.resealed, late, "{what}: a late value");
     }
     Ok(())
 }
@@ -482,6 +484,9 @@ async fn every_thread(ctx: Ctx) -> Done {
     // Only writes.
     let ahead = CheckpointConfig::new("5").with_checkpoint_id(random());
     write(&old, &ahead, "task", &[("ch", 1.into())]).await?;
+    // A backend that seals the checkpoint, too, counts two for each.
+    let each = new.rekey("4", RekeyOptions::default().dry_run(true)).await?.values.values().sum::<u64>();
+    ensure!((1..=2).contains(&each), "{each} values");
     for dry_run in [true, false] {
         let options = RekeyOptions::default().dry_run(dry_run);
         let reports: Vec<_> = ring.rekey_all(options).try_collect().await?;
@@ -496,12 +501,12 @@ async fn every_thread(ctx: Ctx) -> Done {
         ensure_eq!(reports.len(), 5, "threads");
         if dry_run {
             ensure_eq!(failed, [], "failed in a dry run");
-            ensure_eq!((sum.resealed, sum.remaining), (0, 4), "values in a dry run");
+            ensure_eq!((sum.resealed, sum.remaining), (0, 3 * each + 1), "values in a dry run");
             ensure_eq!(sum.values.len(), 3, "keys in a dry run");
         } else {
             ensure_eq!(failed, [("2", ErrorKind::Crypto)], "failed");
-            ensure_eq!((sum.resealed, sum.remaining), (3, 0), "values");
-            ensure_eq!(sum.values, [(SealedBy::AesGcm("new".into()), 4)].into(), "keys");
+            ensure_eq!((sum.resealed, sum.remaining), (2 * each + 1, 0), "values");
+            ensure_eq!(sum.values, [(SealedBy::AesGcm("new".into()), 3 * each + 1)].into(), "keys");
         }
     }
     for thread_id in ["1", "3", "4"] {

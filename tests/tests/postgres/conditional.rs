@@ -9,9 +9,9 @@ use checkpoint_core::{
 };
 use checkpoint_postgres::PostgresSaver;
 
-use super::load::{metadata, step, writes};
 use crate::shared::faults::{Load, cut_again_and_again, may_fail};
 use crate::shared::postgres::{Database, Server, Test, count, tests};
+use crate::shared::writers::{metadata, step, writes};
 
 const TTL: Duration = Duration::from_secs(3600);
 

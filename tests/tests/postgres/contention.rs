@@ -10,9 +10,10 @@ use checkpoint_core::{
 };
 use checkpoint_postgres::PostgresSaver;
 
-use super::load::{is_sound, metadata, step, writes};
+use super::load::is_sound;
 use crate::shared::faults::{Random, join, rounds};
 use crate::shared::postgres::{Database, Server, Test, count, tests};
+use crate::shared::writers::{metadata, step, writes};
 
 /// Deadlocks that the server has seen in this database. A session reports them when it ends.
 async fn deadlocks(database: &Database) -> i64 {

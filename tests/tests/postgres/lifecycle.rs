@@ -9,9 +9,9 @@ use checkpoint_postgres::PostgresSaver;
 use checkpoint_postgres::deadpool_postgres::{Manager, Pool};
 use tokio_postgres::{Client, NoTls};
 
-use super::load::{metadata, step};
 use crate::shared::faults::join;
 use crate::shared::postgres::{Database, Server, Test, count, tests};
+use crate::shared::writers::{metadata, step};
 
 async fn put(saver: &PostgresSaver, number: u64) -> CheckpointConfig {
     let made = step(number);

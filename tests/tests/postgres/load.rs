@@ -1,34 +1,11 @@
-//! The data of a saver's writers, and the invariants to check afterwards.
+//! What must hold of a database after writers and faults.
 
-use checkpoint_core::{
-    BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, Str, Value, id,
-};
+use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig};
 use checkpoint_postgres::PostgresSaver;
 
 use crate::shared::faults::nobody_is_inside;
 use crate::shared::postgres::{Database, rows};
-
-pub(crate) fn list(number: u64) -> ChannelValue {
-    let items = (0..40).map(|at| Value::from(i64::try_from(number).unwrap() + at)).collect();
-    ChannelValue::from_msgpack(Value::Array(items).to_msgpack().unwrap().into()).unwrap()
-}
-
-/// A checkpoint whose values are all new.
-pub(crate) fn step(number: u64) -> Checkpoint {
-    let version = format!("{:032}.{}", number + 1, id::uuid6(0));
-    ["items", "more"]
-        .into_iter()
-        .fold(Checkpoint::new(0), |made, channel| made.with_channel(channel, list(number), version.as_str()))
-        .with_channel("number", i64::try_from(number).unwrap(), version.as_str())
-}
-
-pub(crate) fn metadata() -> CheckpointMetadata {
-    CheckpointMetadata::new("loop", 1)
-}
-
-pub(crate) fn writes(number: u64) -> [(Str, ChannelValue); 2] {
-    [("items".into(), list(number)), ("number".into(), i64::try_from(number).unwrap().into())]
-}
+use crate::shared::writers::{metadata, step};
 
 /// No checkpoint lacks a value that it names, writes are complete, no session is in a transaction, the pool works.
 pub(crate) async fn is_sound(database: &Database, saver: &PostgresSaver) {

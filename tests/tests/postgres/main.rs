@@ -16,6 +16,7 @@ use shared::server;
 mod shared {
     pub(crate) mod agents;
     pub(crate) mod copy;
+    pub(crate) mod everything;
     pub(crate) mod faults;
     pub(crate) mod golden;
     pub(crate) mod plans;
@@ -23,6 +24,8 @@ mod shared {
     pub(crate) mod runtimes;
     pub(crate) mod server;
     pub(crate) mod soak;
+    pub(crate) mod trials;
+    pub(crate) mod writers;
 }
 
 mod agents;

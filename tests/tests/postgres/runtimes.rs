@@ -5,9 +5,10 @@ use checkpoint_core::{
 };
 use futures_util::TryStreamExt;
 
-use super::load::{is_sound, metadata, step, writes};
+use super::load::is_sound;
 use crate::shared::postgres::{Database, Server, Test, tests};
 use crate::shared::runtimes::expect_errors;
+use crate::shared::writers::{metadata, step, writes};
 
 fn error<T>(result: Result<T>) -> Option<Error> {
     result.err()

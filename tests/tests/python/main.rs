@@ -15,6 +15,7 @@ mod shared {
     pub(crate) mod pythons;
     pub(crate) mod server;
     pub(crate) mod soak;
+    pub(crate) mod trials;
     pub(crate) mod turns;
 }
 

@@ -1,18 +1,22 @@
 //! What the other tests rely on: a server of a test's own comes back where it was, with what it had.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "../shared"]
 mod shared {
+    pub(crate) mod redis;
     pub(crate) mod server;
+    pub(crate) mod trials;
 }
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use checkpoint_servers::{ALL, PGBOUNCER, POSTGRES, POSTGRES_15, Server};
 use libtest_mimic::{Arguments, Completion, Trial};
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
+use shared::redis::Prefix;
 use shared::server::{Private, url, with_servers};
 
 /// Connects, once the server takes connections.
@@ -83,6 +87,28 @@ async fn has_no_named_statements(url: &str) {
     assert!(failed, "PgBouncer keeps named statements");
 }
 
+/// Keys are still there, in a cluster those of every node, and programs on this machine reach each node.
+async fn redis_comes_back(server: Private) {
+    let url = server.url();
+    let prefix = Prefix::new(&url);
+    let keys: Vec<_> = (0..20).map(|at| format!("{}:{at}", prefix.name()).into_bytes()).collect();
+    let raw = prefix.raw().await;
+    for key in &keys {
+        raw.call::<()>(&[b"SET", key, b"kept"]).await;
+    }
+    for crash in [false, true] {
+        // A crash may take what is not on disk yet.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        server.restart(crash).await;
+        assert_eq!(server.url(), url);
+        let raw = prefix.raw().await;
+        for key in &keys {
+            assert!(raw.exists(key).await, "crash: {crash}");
+        }
+        assert_eq!(raw.keys(prefix.name()).await.unwrap().len(), keys.len());
+    }
+}
+
 fn main() -> ExitCode {
     let mut trials = Vec::new();
     for server in [&POSTGRES, &POSTGRES_15, &PGBOUNCER] {
@@ -110,6 +136,19 @@ fn main() -> ExitCode {
             in_runtime(async {
                 match Private::new(server).await {
                     Ok(server) => comes_back(server).await,
+                    Err(reason) => missing = Some(reason),
+                }
+            });
+            missing.map_or(Ok(Completion::Completed), |missing| missing.end())
+        }));
+    }
+    for server in ALL.iter().copied().filter(|server| server.family == "redis") {
+        let name = format!("comes_back::{}", server.name);
+        trials.push(Trial::ignorable_test(name, move || {
+            let mut missing = None;
+            in_runtime(async {
+                match Private::new(server).await {
+                    Ok(server) => redis_comes_back(server).await,
                     Err(reason) => missing = Some(reason),
                 }
             });

@@ -1,69 +1,17 @@
 //! Fault injection for backends under load: servers stop or crash, connections are cut, futures are dropped. The tests
 //! define the writes and the invariants afterwards.
 
-#![allow(dead_code, reason = "each binary uses its part of this")]
+#![allow(dead_code, unused_imports, reason = "each binary uses its part of this")]
 
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
-use checkpoint_core::{Error, ErrorKind};
-use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
 use super::postgres::{Database, count, rows};
 use super::server::Private;
 
 pub(crate) use super::soak::{Random, rounds};
-
-/// Concurrent writers.
-#[derive(Debug, Default)]
-pub(crate) struct Load {
-    stop: AtomicBool,
-    /// The number of acknowledged writes.
-    stored: AtomicU64,
-}
-
-impl Load {
-    /// Whether writers should continue.
-    pub(crate) fn lasts(&self) -> bool {
-        !self.stop.load(Ordering::Acquire)
-    }
-
-    /// Counts an acknowledged write.
-    pub(crate) fn count(&self) {
-        self.stored.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Waits until `more` further writes are acknowledged.
-    pub(crate) async fn goes_on(&self, more: u64) {
-        let enough = self.stored.load(Ordering::Acquire) + more;
-        while self.stored.load(Ordering::Acquire) < enough {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    pub(crate) async fn end<T>(&self, writers: Vec<JoinHandle<T>>) -> Vec<T> {
-        self.stop.store(true, Ordering::Release);
-        join(writers).await
-    }
-}
-
-pub(crate) async fn join<T>(tasks: Vec<JoinHandle<T>>) -> Vec<T> {
-    let mut done = Vec::new();
-    for task in tasks {
-        done.push(task.await.unwrap());
-    }
-    done
-}
-
-/// A call may fail while the server is down, but only with a retryable error.
-#[track_caller]
-pub(crate) fn may_fail(error: &Error) {
-    let expected = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Conflict);
-    assert!(expected && error.is_retryable(), "{error:?}");
-}
+pub(crate) use super::writers::{Load, drop_somewhere, join, may_fail};
 
 /// Cuts up to `most` connections to the database, except the client's own. Returns the number of cut connections.
 pub(crate) async fn cut_connections(client: &Client, most: u32) -> i64 {
@@ -108,24 +56,6 @@ pub(crate) async fn cut_when_idle(database: &Database, calls: impl AsyncFn(u64),
         assert!(cut_connections(&client, 100).await > 0, "round {round}");
         next(round + 1).await;
     }
-}
-
-/// Drops a future at a random point, after a few polls or a few milliseconds.
-pub(crate) async fn drop_somewhere<F: Future>(future: F, random: &mut Random) -> Option<F::Output> {
-    let mut future = pin!(future);
-    if random.below(2) == 0 {
-        let longest = *random.pick(&[500, 2_000, 10_000, 50_000]);
-        return tokio::time::timeout(Duration::from_micros(random.below(longest)), future).await.ok();
-    }
-    for _ in 0..random.below(30) {
-        if let Poll::Ready(output) =
-            std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
-        {
-            return Some(output);
-        }
-        tokio::task::yield_now().await;
-    }
-    None
 }
 
 /// Waits until no session is in a transaction: dropped or cut calls may still run for a moment.

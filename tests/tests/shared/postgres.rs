@@ -9,11 +9,12 @@ use checkpoint_conformance::wire::{Cost, Counted};
 use checkpoint_conformance::{Call, CountedSaver, Facility, Missing, OpenOptions, Saver, Target};
 use checkpoint_core::{BaseCheckpointSaver, Error, ErrorKind, Result, async_trait};
 use checkpoint_postgres::{PostgresSaver, PostgresSaverBuilder};
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Arguments, Trial};
 use tokio_postgres::{Client, NoTls};
 
 use self::wire::proxy;
 use super::server;
+pub(crate) use super::trials::{Ended, in_runtime, tests, unique_name};
 
 #[path = "postgres_wire.rs"]
 pub(crate) mod wire;
@@ -89,47 +90,12 @@ impl Server {
     }
 }
 
-/// How a test ends that may find out only then that something is missing.
-pub(crate) trait Ended {
-    fn ended(self) -> Result<(), Missing>;
-}
-
-impl Ended for () {
-    fn ended(self) -> Result<(), Missing> {
-        Ok(())
-    }
-}
-
-impl Ended for Result<(), Missing> {
-    fn ended(self) -> Self {
-        self
-    }
-}
-
 /// One test that works with a server.
-pub(crate) type Test = (&'static str, fn(&Server) -> Result<(), Missing>);
-
-/// Lists asynchronous functions as tests, by their names.
-macro_rules! tests {
-    ($($test:ident),* $(,)?) => {{
-        use $crate::shared::postgres::{Ended, Test, in_runtime};
-        let tests: &[Test] = &[$((stringify!($test), |server| in_runtime($test(server)).ended())),*];
-        tests
-    }};
-}
-pub(crate) use tests;
+pub(crate) type Test = super::trials::Test<Server>;
 
 /// Tests on PostgreSQL 17; where it is missing they are shown as ignored, or fail where it is required.
 fn trials_of(tests: &[Test], name: impl Fn(&str) -> String) -> Vec<Trial> {
-    let trial = |(test_name, test): &Test| {
-        let test = *test;
-        let run = move || match Server::find(Kind::Postgres17).and_then(|server| test(&server)) {
-            Ok(()) => Ok(Completion::Completed),
-            Err(missing) => missing.end(),
-        };
-        Trial::ignorable_test(name(test_name), run).with_kind(Kind::Postgres17.name())
-    };
-    tests.iter().map(trial).collect()
+    super::trials::trials(tests, name, Kind::Postgres17.name(), || Server::find(Kind::Postgres17))
 }
 
 /// The tests of a module, named after it.
@@ -143,20 +109,11 @@ pub(crate) fn run(tests: &[Test]) -> ExitCode {
     server::with_servers(|| libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
 }
 
-/// A name that nobody else has.
-pub(crate) fn unique_name() -> String {
-    format!("checkpoint_test_{}", checkpoint_core::id::uuid6(0).replace('-', ""))
-}
-
 /// Connects past the saver.
 pub(crate) async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::spawn(connection);
     Ok(client)
-}
-
-pub(crate) fn in_runtime<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(future)
 }
 
 /// What a test made on a server, which goes with this handle.
@@ -336,7 +293,7 @@ fn cost(call: Call) -> Cost {
         | Call::CheckSchema => each(1),
         Call::PutOrphaned => Cost::new(2, 4),
         Call::List { checkpoints } => each(1 + checkpoints.checked_sub(16).map_or(0, |more| 1 + more / 128)),
-        Call::ListThreads { threads } | Call::ListThreadIds { threads } => each(threads.div_ceil(128)),
+        Call::ListThreads { threads, .. } | Call::ListThreadIds { threads } => each(threads.div_ceil(128)),
         Call::PutConditional | Call::DeleteThread => Cost::new(1, 3),
         Call::DeltaChannelHistory { ancestors } => each(ancestors.div_ceil(1024)),
         Call::CopyThread { bound_values, bound_writes } => {

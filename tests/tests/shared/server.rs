@@ -107,6 +107,31 @@ impl Private {
         self.container.url()
     }
 
+    /// Its port, or the first one of a group.
+    pub(crate) fn port(&self) -> u16 {
+        self.container.port
+    }
+
+    /// Runs a shell command in the container, and returns its output.
+    pub(crate) async fn run(&self, command: &str) -> String {
+        let (inner, command) = (self.container.inner(), command.to_owned());
+        let ran: Result<_, Failed> = RUNTIME
+            .spawn(async move {
+                let mut ran = inner.exec(ExecCommand::new(["sh", "-c", &command])).await?;
+                let said = ran.stdout_to_vec().await?;
+                Ok(String::from_utf8_lossy(&said).into_owned())
+            })
+            .await
+            .unwrap();
+        ran.unwrap()
+    }
+
+    /// Waits until it responds as its probe expects: a group may have nodes that do not.
+    pub(crate) async fn responds(&self) {
+        let (server, inner) = (self.container.server, self.container.inner());
+        RUNTIME.spawn(async move { answers(server, &inner).await }).await.unwrap().unwrap();
+    }
+
     /// Shuts it down cleanly, without waiting for its clients, and waits until it has exited.
     pub(crate) async fn stop(&self) {
         let signal = format!("kill -s {} 1", self.container.server.stop_signal);
@@ -172,14 +197,12 @@ impl Container {
         let host = format!("{network}-{}-{}", COUNT.fetch_add(1, Ordering::Relaxed), server.name);
         let image = image(server).await?;
         let (name, tag) = image.rsplit_once(':').ok_or("an image has a tag")?;
-        let port = free_port(None)?;
+        let port = free_port(server, None)?;
         let mut request = GenericImage::new(name, tag)
             .with_entrypoint("sh")
-            .with_exposed_port(server.port.tcp())
             .with_cmd(["-c", server.start().as_str()])
             .with_container_name(&host)
             .with_network(&network)
-            .with_mapped_port(port, server.port.tcp())
             .with_shm_size(SHARED_MEMORY)
             .with_host_config_modifier(|config| {
                 let bindings = config.port_bindings.iter_mut().flat_map(|ports| ports.values_mut());
@@ -187,7 +210,10 @@ impl Container {
                     binding.host_ip = Some("127.0.0.1".to_owned());
                 }
             });
-        for (variable, value) in server.environment(upstream.as_deref()) {
+        for (outside, inside) in server.ports(port) {
+            request = request.with_mapped_port(outside, inside.tcp());
+        }
+        for (variable, value) in server.environment(port, upstream.as_deref()) {
             request = request.with_env_var(variable, value);
         }
         let inner =

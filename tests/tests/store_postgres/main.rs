@@ -17,6 +17,8 @@ mod shared {
     pub(crate) mod server;
     pub(crate) mod soak;
     pub(crate) mod store_differences;
+    pub(crate) mod trials;
+    pub(crate) mod writers;
 }
 
 mod faults;

@@ -35,7 +35,7 @@ impl Container {
     /// Finds a server's container.
     pub(super) fn find(server: &'static Server) -> Result<Option<Self>> {
         let format = format!(
-            "{{{{.State.Running}}}}\n{{{{.Config.Image}}}}\n{{{{index .Config.Labels \"{LABEL}\"}}}}\n{{{{range .HostConfig.PortBindings}}}}{{{{(index . 0).HostPort}}}}{{{{end}}}}"
+            "{{{{.State.Running}}}}\n{{{{.Config.Image}}}}\n{{{{index .Config.Labels \"{LABEL}\"}}}}\n{{{{range .HostConfig.PortBindings}}}}{{{{println (index . 0).HostPort}}}}{{{{end}}}}"
         );
         let inspected = docker(["container", "inspect", "--format", &format, &name(server)])
             .stdin(Stdio::null())
@@ -65,7 +65,8 @@ fn parse(server: &'static Server, inspected: &str) -> Option<Container> {
     let (running, image, fingerprint) = (lines.next()?, lines.next()?, lines.next()?);
     let port = match server.network {
         Network::Host => server.port,
-        _ => lines.next()?.parse().ok()?,
+        // The first one of a group.
+        _ => lines.map(str::parse).collect::<Result<Vec<_>, _>>().ok()?.into_iter().min()?,
     };
     let has_image = server.official == Some(image) || server.stand_in() == image;
     Some(Container {
@@ -140,7 +141,7 @@ fn make(server: &'static Server, image: &str, folder: &Path) -> Result<Container
         let preferred = (tries == 0).then_some(server.host_port);
         let port = match server.network {
             Network::Host => server.port,
-            _ => free_port(preferred).map_err(|error| format!("no free port: {error}"))?,
+            _ => free_port(server, preferred).map_err(|error| format!("no free port: {error}"))?,
         };
         let made = create(server, image, port, folder).and_then(|()| output(&mut docker(["start", &name])));
         match made {
@@ -161,15 +162,17 @@ fn make(server: &'static Server, image: &str, folder: &Path) -> Result<Container
 fn create(server: &'static Server, image: &str, port: u16, folder: &Path) -> Result<()> {
     let name = name(server);
     let mut create = docker(["create", "--name", &name]);
-    match server.network {
-        Network::Host => create.args(["--network", "host"]),
-        _ => create
-            .args(["--hostname", &name, "--network", NETWORK])
-            .args(["--publish", &format!("127.0.0.1:{port}:{}", server.port)]),
-    };
+    if server.network == Network::Host {
+        create.args(["--network", "host"]);
+    } else {
+        for (outside, inside) in server.ports(port) {
+            create.args(["--publish", &format!("127.0.0.1:{outside}:{inside}")]);
+        }
+        create.args(["--hostname", &name, "--network", NETWORK]);
+    }
     create.args(["--label", &format!("{LABEL}={}", server.fingerprint())]);
     create.args(["--shm-size", &SHARED_MEMORY.to_string(), "--stop-signal", server.stop_signal]);
-    for (variable, value) in server.environment(server.before.map(self::name).as_deref()) {
+    for (variable, value) in server.environment(port, server.before.map(self::name).as_deref()) {
         create.args(["--env", &format!("{variable}={value}")]);
     }
     output(create.args(["--entrypoint", "sh", image, "-c", &server.start()]))?;
@@ -269,6 +272,7 @@ mod tests {
     fn state_and_port_are_read() {
         let container = parse(&PGBOUNCER, "false\nx\ny\n4711\n").unwrap();
         assert_eq!((container.running, container.port), (false, 4711));
+        assert_eq!(parse(&PGBOUNCER, "true\nx\ny\n9\n10\n8\n\n").unwrap().port, 8);
         // Not ours: no label, or no published port.
         assert!(parse(&PGBOUNCER, "true\nx\n<no value>\n\n").is_none());
         assert!(parse(&PGBOUNCER, "true\nx\n\n\n").is_none());

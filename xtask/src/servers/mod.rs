@@ -128,7 +128,7 @@ fn certificates_in(folder: &Path) -> PathBuf {
 
 /// A value, quoted for a shell.
 fn quoted(value: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/:@._-".contains(c);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/:@._-+,".contains(c);
     if value.chars().all(is_plain) { value.to_owned() } else { format!("'{}'", value.replace('\'', r"'\''")) }
 }
 
@@ -153,6 +153,10 @@ mod tests {
     #[test]
     fn values_are_quoted_for_a_shell() {
         assert_eq!(quoted("postgres://a:b@127.0.0.1:1/c"), "postgres://a:b@127.0.0.1:1/c");
+        assert_eq!(
+            quoted("redis+cluster://127.0.0.1:1,127.0.0.1:2"),
+            "redis+cluster://127.0.0.1:1,127.0.0.1:2"
+        );
         assert_eq!(quoted("/my folder/it's"), r"'/my folder/it'\''s'");
     }
 }

@@ -17,6 +17,8 @@
 //!   still there: the parent may be pruned at the same time.
 //! * The addresses are in clear so that a script in the database, pruning and copies can follow them without a key.
 //!   Garbage collection removes the segments that no row of the thread names.
+//! * A codec can [remember](SegmentCodec::remembering) segments, so that they are hashed, sent and read once:
+//!   [`Segment::is_known`] tells what need not be sent, and a reader misses only what is not remembered.
 //! * [`SegmentReader`] assembles values. It says which segments are [missing](SegmentReader::missing), and checks the
 //!   list, each segment, and the length. One reader serves all values that a call reads of one thread.
 //! * Neither manifests nor segments contain the thread's id: a thread can be copied inside of the database. Only what
@@ -135,12 +137,14 @@
 //! (a longer one stays whole).
 
 mod address;
+mod cache;
 mod compress;
 mod cut;
 mod manifest;
 mod reader;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -148,6 +152,7 @@ pub use address::{Address, Addresses};
 pub use reader::SegmentReader;
 
 use address::AddressHash;
+use cache::{Checked, SegmentCache};
 use cut::Pieces;
 use manifest::{Literals, Manifest};
 
@@ -174,6 +179,7 @@ const MAX_VALUE: u64 = 1024 * 1024 * 1024;
 pub struct SegmentCodec {
     values: ValueCodec,
     compression: Option<i32>,
+    cache: Option<Arc<SegmentCache>>,
 }
 
 /// A value as it is stored: whole, or a manifest and segments.
@@ -195,12 +201,18 @@ pub struct SplitValue {
 pub struct Segment {
     address: Address,
     bytes: Bytes,
+    is_known: bool,
 }
 
 impl Segment {
     /// Its key in the thread.
     pub const fn address(&self) -> Address {
         self.address
+    }
+
+    /// Whether the codec remembers it: this process has stored or read it. Another one may have deleted it meanwhile.
+    pub const fn is_known(&self) -> bool {
+        self.is_known
     }
 
     /// Its length, before compression and encryption.
@@ -213,7 +225,39 @@ impl Segment {
 impl SegmentCodec {
     /// Uses this cipher, if there is one.
     pub const fn new(values: ValueCodec) -> Self {
-        Self { values, compression: None }
+        Self { values, compression: None, cache: None }
+    }
+
+    /// Remembers up to so many bytes of segments, by thread. Clones remember together.
+    #[must_use]
+    pub fn remembering(mut self, max_bytes: usize) -> Self {
+        self.cache = Some(Arc::new(SegmentCache::new(max_bytes)));
+        self
+    }
+
+    /// Remembers segments that were stored.
+    pub fn remember<'a>(&self, thread_id: &str, segments: impl IntoIterator<Item = &'a Segment>) {
+        if let Some(cache) = &self.cache {
+            let key = AddressHash::for_thread(&self.values, thread_id).name();
+            let new = segments.into_iter().filter(|segment| !segment.is_known);
+            let checked =
+                |segment: &Segment| Checked { address: segment.address, key, bytes: segment.bytes.clone() };
+            cache.add(thread_id, new.map(checked));
+        }
+    }
+
+    /// Forgets the segments of a thread: some of them may be stored no more.
+    pub fn forget(&self, thread_id: &str) {
+        if let Some(cache) = &self.cache {
+            cache.forget(thread_id);
+        }
+    }
+
+    /// Forgets all segments.
+    pub fn forget_all(&self) {
+        if let Some(cache) = &self.cache {
+            cache.forget_all();
+        }
     }
 
     /// Compresses what it stores with zstd, where that saves at least an eighth. Level 3 is zstd's default.
@@ -253,8 +297,16 @@ impl SegmentCodec {
             pieces = Pieces { tail: typed.data.clone(), ..Pieces::default() };
         }
         let hash = AddressHash::for_thread(&self.values, row.thread_id());
-        let segment = |bytes: Bytes| Segment { address: hash.address(&bytes), bytes };
-        let mut segments: Vec<_> = pieces.segments.into_iter().map(segment).collect();
+        let known = match &self.cache {
+            Some(cache) => cache.find_bytes(row.thread_id(), hash.name(), &pieces.segments),
+            None => vec![None; pieces.segments.len()],
+        };
+        let segment = |(bytes, known): (Bytes, Option<Address>)| Segment {
+            address: known.unwrap_or_else(|| hash.address(&bytes)),
+            bytes,
+            is_known: known.is_some(),
+        };
+        let mut segments: Vec<_> = pieces.segments.into_iter().zip(known).map(segment).collect();
         let addresses: Addresses = segments.iter().map(Segment::address).collect();
         let manifest = Manifest {
             tag: typed.tag.to_string(),

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 
 use super::address::{Address, AddressHash, Addresses};
+use super::cache::{Checked, SegmentCache};
 use super::compress::Decompressor;
 use super::manifest::{Manifest, damaged};
 use super::{MANIFEST, MAX_SEGMENT, MAX_VALUE, SEGMENT, SEGMENT_ZSTD, SegmentCodec};
@@ -25,6 +26,7 @@ pub struct SegmentReader<'a> {
     stored: HashMap<Address, TypedBytes>,
     checked: HashMap<Address, (Option<AddressKeyName>, Bytes)>,
     decompressor: Decompressor,
+    cache: Option<&'a SegmentCache>,
 }
 
 impl<'a> SegmentReader<'a> {
@@ -36,6 +38,7 @@ impl<'a> SegmentReader<'a> {
             stored: HashMap::new(),
             checked: HashMap::new(),
             decompressor: Decompressor::default(),
+            cache: codec.cache.as_deref(),
         }
     }
 
@@ -46,13 +49,21 @@ impl<'a> SegmentReader<'a> {
         }
     }
 
-    /// The segments that are still to be added before a value can be opened, each once.
-    pub fn missing(&self, addresses: &Addresses) -> Vec<Address> {
+    /// The segments that are still to be added before a value can be opened, each once. Those that the codec remembers need
+    /// not be added.
+    pub fn missing(&mut self, addresses: &Addresses) -> Vec<Address> {
         let mut seen = HashSet::new();
         let is_missing = |address: &Address| {
             !self.checked.contains_key(address) && !self.stored.contains_key(address) && seen.insert(*address)
         };
-        addresses.iter().filter(is_missing).collect()
+        let mut missing: Vec<_> = addresses.iter().filter(is_missing).collect();
+        if let Some(cache) = self.cache.filter(|_| !missing.is_empty()) {
+            for Checked { address, key, bytes } in cache.find(&self.thread_id, &missing) {
+                self.checked.insert(address, (key, bytes));
+            }
+            missing.retain(|address| !self.checked.contains_key(address));
+        }
+        missing
     }
 
     /// Opens the value of a row, and assembles it if it was split.
@@ -112,8 +123,17 @@ impl<'a> SegmentReader<'a> {
                     "the list of a value's segments is not the one it was stored with",
                 ));
             }
+            let mut new = Vec::new();
             for address in addresses.iter() {
-                segments.push(self.segment(address, &hash)?);
+                let is_new = self.stored.contains_key(&address);
+                let bytes = self.segment(address, &hash)?;
+                if is_new {
+                    new.push(Checked { address, key, bytes: bytes.clone() });
+                }
+                segments.push(bytes);
+            }
+            if let Some(cache) = self.cache {
+                cache.add(&self.thread_id, new);
             }
         }
         Ok(TypedBytes::new(manifest.tag.clone(), join(manifest, &segments)?))

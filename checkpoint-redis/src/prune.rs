@@ -1,0 +1,449 @@
+//! `prune` and `delete_for_runs`: removes checkpoints, then what only they referred to.
+
+use std::collections::{BTreeMap, HashSet};
+
+use bytes::Bytes;
+use checkpoint_core::delta::{CheckpointSummary, NeededAncestors};
+use checkpoint_core::{Error, ErrorKind, Result, Str};
+use redis::{Pipeline, Value};
+
+use crate::connection::Access;
+use crate::keys::{self, ThreadKeys, WriteName, kind};
+use crate::list::AllCheckpoints;
+use crate::load::{self, Row};
+use crate::reply;
+use crate::row::{self, Head};
+use crate::script;
+use crate::shared::{Shared, text};
+use crate::threads::{Directory, PAGE as DIRECTORY_PAGE};
+
+/// The most members, and the most fields, that one step removes.
+const REMOVED_AT_A_TIME: usize = 4000;
+
+/// How often a thread is looked at again of which a checkpoint that is kept has changed.
+const ATTEMPTS: usize = 5;
+
+/// How often garbage is looked for without scripts, while others write to the thread.
+const COLLECTIONS: usize = 20;
+
+/// How many checkpoints of each thread are looked at, before all of them are.
+const NEWEST: usize = 64;
+
+/// How many members of the index are read at a time.
+const MEMBERS: usize = 1000;
+
+/// Keeps the newest checkpoint of each namespace of a thread, and what it needs.
+pub(crate) async fn keep_latest(shared: &Shared, thread_id: &str) -> Result<()> {
+    shared.ready().await?;
+    for _ in 0..ATTEMPTS {
+        if prune(shared, thread_id).await? {
+            return Ok(());
+        }
+    }
+    Err(Error::new(ErrorKind::Conflict, "the thread changed all the time; try again").retryable(true))
+}
+
+/// `false` if a checkpoint that is kept has changed meanwhile.
+async fn prune(shared: &Shared, thread_id: &str) -> Result<bool> {
+    let mut rows = Vec::new();
+    let mut newest: BTreeMap<Str, Str> = BTreeMap::new();
+    let mut all = AllCheckpoints::new(thread_id);
+    while let Some(page) = all.next_page(shared).await? {
+        for row in page {
+            let id = newest.entry(row.checkpoint_ns.clone()).or_default();
+            *id = id.clone().max(row.checkpoint_id.clone());
+            rows.push(row);
+        }
+    }
+    let mut keep: HashSet<(Str, Str)> = HashSet::new();
+    for (ns, id) in &newest {
+        keep.insert((ns.clone(), id.clone()));
+        let of_namespace = rows.iter().filter(|row| row.checkpoint_ns == *ns);
+        let by_id: BTreeMap<&Str, &Row> = of_namespace.map(|row| (&row.checkpoint_id, row)).collect();
+        let Some(needed) = needed(shared, id, &by_id).await? else { return Ok(false) };
+        keep.extend(needed.into_iter().map(|id| (ns.clone(), id)));
+    }
+    let is_kept = |row: &Row| keep.contains(&(row.checkpoint_ns.clone(), row.checkpoint_id.clone()));
+    let (kept, removed): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_kept);
+    // Writes may precede their checkpoint: those beyond the newest are kept.
+    let is_orphan = |write: &WriteName| {
+        let place = (write.checkpoint_ns.clone(), write.checkpoint_id.clone());
+        !keep.contains(&place)
+            && newest.get(&write.checkpoint_ns).is_some_and(|newest| write.checkpoint_id < *newest)
+    };
+    let writes = writes(shared, thread_id, is_orphan).await?;
+    let parents = without_parents(&kept, &keep)?;
+    remove(shared, thread_id, removed, writes, parents).await
+}
+
+/// The ancestors that a checkpoint needs for its delta channels, or `None` if one of them was just deleted.
+async fn needed(shared: &Shared, newest: &Str, by_id: &BTreeMap<&Str, &Row>) -> Result<Option<Vec<Str>>> {
+    let Some(row) = by_id.get(newest) else { return Ok(Some(Vec::new())) };
+    let Some(newest) = summary(shared, row).await? else { return Ok(None) };
+    let mut ancestors = NeededAncestors::new(&newest);
+    while let Some(row) = ancestors.next().and_then(|id| by_id.get(id)) {
+        let Some(ancestor) = summary(shared, row).await? else { return Ok(None) };
+        ancestors.visit(ancestor);
+    }
+    Ok(Some(ancestors.finish()))
+}
+
+/// What decides which ancestors a checkpoint needs, or `None` if it was just deleted.
+async fn summary(shared: &Shared, row: &Row) -> Result<Option<CheckpointSummary>> {
+    let mut read = redis::cmd("HGET");
+    let suffix = row.suffix();
+    read.arg(shared.keys.thread(&row.thread_id).hash).arg(keys::name(kind::CHECKPOINT, &[&suffix]));
+    match reply::optional(shared.read(&read).await?)? {
+        Some(document) => row::summary(shared.values(), row.key(), &row.head, &document).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The fields of the writes of a thread that are to be removed.
+async fn writes(
+    shared: &Shared,
+    thread_id: &str,
+    is_removed: impl Fn(&WriteName) -> bool,
+) -> Result<Vec<Bytes>> {
+    let keys = shared.keys.thread(thread_id);
+    let mut found = Vec::new();
+    let mut from = b"[w".to_vec();
+    loop {
+        let mut read = redis::cmd("ZRANGEBYLEX");
+        read.arg(&keys.index).arg(&from).arg("(x").arg("LIMIT").arg(0).arg(MEMBERS);
+        let page = reply::list(shared.read(&read).await?)?;
+        for member in &page {
+            if is_removed(&WriteName::read(member)?) {
+                found.push(member.clone());
+            }
+        }
+        match page.last().filter(|_| page.len() == MEMBERS) {
+            Some(last) => from = [b"(", &**last].concat(),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// Fields with their old and new values.
+type Replaced = Vec<(Vec<u8>, Bytes, Bytes)>;
+
+/// The metadata of checkpoints whose parents are not kept, without them.
+fn without_parents(kept: &[Row], keep: &HashSet<(Str, Str)>) -> Result<Replaced> {
+    let is_cut = |row: &&Row| {
+        row.head.parent().is_some_and(|parent| !keep.contains(&(row.checkpoint_ns.clone(), parent)))
+    };
+    let cut = |row: &Row| {
+        let suffix = row.suffix();
+        let new = Head { parent: Str::default(), ..row.head.clone() };
+        Ok((keys::name(kind::METADATA, &[&suffix]), row.head.to_bytes()?.into(), new.to_bytes()?.into()))
+    };
+    kept.iter().filter(is_cut).map(cut).collect()
+}
+
+/// Removes checkpoints with their writes, and writes alone, replaces fields in the same step, and collects what only they
+/// referred to. Many checkpoints are removed in several steps, the newest ones last. `false` if a field to replace has
+/// changed.
+async fn remove(
+    shared: &Shared,
+    thread_id: &str,
+    rows: Vec<Row>,
+    mut writes: Vec<Bytes>,
+    replaced: Replaced,
+) -> Result<bool> {
+    if rows.is_empty() && writes.is_empty() && replaced.is_empty() {
+        return Ok(true);
+    }
+    let keys = shared.keys.thread(thread_id);
+    let mut values: HashSet<Vec<u8>> = HashSet::new();
+    let suffixes: Vec<_> = rows.iter().map(Row::suffix).collect();
+    for suffixes in suffixes.chunks(MEMBERS) {
+        let commands = suffixes.iter().map(|suffix| load::writes_of(&keys.index, suffix)).collect();
+        for reply in shared.connections.each(Access::Read, commands).await? {
+            writes.extend(reply::list(reply)?);
+        }
+    }
+    // Rows are newest first.
+    let mut members: Vec<Vec<u8>> = writes.iter().map(|write| write.to_vec()).collect();
+    let mut fields = members.clone();
+    for (row, suffix) in rows.iter().zip(&suffixes).rev() {
+        members.push(keys::name(kind::CHECKPOINT, &[suffix]));
+        members.push(keys::all(&row.checkpoint_ns, &row.checkpoint_id));
+        fields.push(keys::name(kind::METADATA, &[suffix]));
+        fields.push(keys::name(kind::CHECKPOINT, &[suffix]));
+        if !row.head.step.is_empty() {
+            fields.push(row.head.step.clone());
+        }
+        // Without their kind.
+        values.extend(row.fields(kind::BLOB).map(|field| field.get(1..).unwrap_or_default().to_vec()));
+    }
+    while members.len() > REMOVED_AT_A_TIME {
+        let rest = members.split_off(REMOVED_AT_A_TIME);
+        remove_fields(shared, &keys, &Vec::new(), &std::mem::replace(&mut members, rest), &[]).await?;
+    }
+    while fields.len() > REMOVED_AT_A_TIME {
+        // Invisible, because they are not in the index any more.
+        let rest = fields.split_off(REMOVED_AT_A_TIME);
+        let first = std::mem::replace(&mut fields, rest);
+        remove_fields(shared, &keys, &Vec::new(), &[], &first).await?;
+    }
+    if !remove_fields(shared, &keys, &replaced, &members, &fields).await? {
+        return Ok(false);
+    }
+    collect(shared, thread_id, &keys, values.into_iter().collect(), Vec::new()).await?;
+    Ok(true)
+}
+
+/// Replaces fields, removes members of the index, then fields, in one step. `false` if a field to replace has changed.
+async fn remove_fields(
+    shared: &Shared,
+    keys: &ThreadKeys,
+    replaced: &Replaced,
+    members: &[Vec<u8>],
+    fields: &[Vec<u8>],
+) -> Result<bool> {
+    if shared.scripts {
+        let (of_replaced, count) = (text(replaced.len()), text(members.len()));
+        let mut args: Vec<&[u8]> = vec![&of_replaced];
+        args.extend(replaced.iter().flat_map(|(field, old, new)| [&**field, &**old, &**new]));
+        args.push(&count);
+        args.extend(members.iter().chain(fields).map(|name| &**name));
+        let reply = shared.connections.script(Access::Write, &script::REMOVE, &keys.both(), &args).await?;
+        return Ok(reply::integer(&reply)? == 1);
+    }
+    let mut commands = Pipeline::new();
+    commands.atomic();
+    for (field, _, new) in replaced {
+        commands.cmd("HSET").arg(&keys.hash).arg(field).arg(&**new);
+    }
+    for members in members.chunks(MEMBERS) {
+        commands.cmd("ZREM").arg(&keys.index).arg(members);
+    }
+    for fields in fields.chunks(MEMBERS) {
+        commands.cmd("HDEL").arg(&keys.hash).arg(fields);
+    }
+    // A copy that is under way notices it.
+    commands.cmd("HINCRBY").arg(&keys.hash).arg(kind::REMOVALS).arg(1);
+    if replaced.is_empty() {
+        shared.connections.transaction(&keys.hash, &commands).await?;
+        return Ok(true);
+    }
+    replace_with(shared, keys, replaced, commands).await
+}
+
+/// Deletes values to which no checkpoint refers any more, given without their kind, with their segments, and other segments.
+pub(crate) async fn collect(
+    shared: &Shared,
+    thread_id: &str,
+    keys: &ThreadKeys,
+    values: Vec<Vec<u8>>,
+    segments: Vec<Vec<u8>>,
+) -> Result<()> {
+    shared.codec.forget(thread_id);
+    if shared.scripts {
+        let count = text(values.len());
+        let mut args: Vec<&[u8]> = vec![&count];
+        args.extend(values.iter().chain(&segments).map(|name| &**name));
+        shared.connections.script(Access::Write, &script::COLLECT, &keys.both(), &args).await?;
+        return Ok(());
+    }
+    // The thread must not change between the look at its checkpoints and the deletion.
+    for _ in 0..COLLECTIONS {
+        let mut generation = redis::cmd("HGET");
+        generation.arg(&keys.hash).arg(kind::GENERATION);
+        let before = reply::optional(shared.read(&generation).await?)?;
+        let garbage = garbage(shared, thread_id, keys, &values, &segments).await?;
+        let mut read = Pipeline::new();
+        read.cmd("HGET").arg(&keys.hash).arg(kind::GENERATION);
+        read.cmd("EXISTS").arg(&keys.index);
+        read.cmd("HEXISTS").arg(&keys.hash).arg(kind::REMOVALS);
+        let decide = |replies: Vec<Value>| {
+            let mut replies = reply::Items::of(replies);
+            if reply::optional(replies.next())? != before {
+                return Ok((None, false));
+            }
+            let is_empty = reply::integer(&replies.next())? == 0;
+            let has_removals = reply::integer(&replies.next())? == 1;
+            let mut commands = Pipeline::new();
+            for fields in garbage.chunks(MEMBERS) {
+                commands.cmd("HDEL").arg(&keys.hash).arg(fields);
+            }
+            if is_empty {
+                commands.cmd("HDEL").arg(&keys.hash).arg(kind::GENERATION).arg(kind::REMOVALS);
+            } else if has_removals && !commands.is_empty() {
+                commands.cmd("HINCRBY").arg(&keys.hash).arg(kind::REMOVALS).arg(1);
+            }
+            Ok((Some(commands).filter(|commands| !commands.is_empty()), true))
+        };
+        let (_, is_done) = shared.connections.optimistic(&keys.both(), &read, decide).await?;
+        if is_done {
+            return Ok(());
+        }
+    }
+    tracing::warn!(
+        values = values.len(),
+        "the thread changed all the time; values that nothing refers to are left"
+    );
+    Ok(())
+}
+
+/// The fields to delete, without scripts.
+async fn garbage(
+    shared: &Shared,
+    thread_id: &str,
+    keys: &ThreadKeys,
+    values: &[Vec<u8>],
+    segments: &[Vec<u8>],
+) -> Result<Vec<Vec<u8>>> {
+    let mut live: HashSet<Vec<u8>> = HashSet::new();
+    let mut all = AllCheckpoints::new(thread_id);
+    while let Some(page) = all.next_page(shared).await? {
+        let names = page.iter().flat_map(|row| row.fields(kind::BLOB));
+        live.extend(names.map(|field| field.get(1..).unwrap_or_default().to_vec()));
+    }
+    let dead: Vec<_> = values.iter().filter(|name| !live.contains(*name)).cloned().collect();
+    let mut candidates: HashSet<Vec<u8>> = segments.iter().cloned().collect();
+    candidates.extend(addresses(shared, keys, &dead).await?);
+    if !candidates.is_empty() {
+        for address in addresses(shared, keys, &live.into_iter().collect::<Vec<_>>()).await? {
+            candidates.remove(&address);
+        }
+    }
+    let fields = dead.iter().flat_map(|name| [kind::BLOB, kind::ADDRESSES].map(|of| keys::name(of, &[name])));
+    Ok(fields.chain(candidates.iter().map(|address| keys::name(kind::SEGMENT, &[address]))).collect())
+}
+
+/// The addresses of the segments of values.
+async fn addresses(shared: &Shared, keys: &ThreadKeys, names: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
+    let mut found = Vec::new();
+    for names in names.chunks(MEMBERS) {
+        let mut read = redis::cmd("HMGET");
+        read.arg(&keys.hash);
+        for name in names {
+            read.arg(keys::name(kind::ADDRESSES, &[name]));
+        }
+        for list in reply::optionals(shared.read(&read).await?)?.into_iter().flatten() {
+            found.extend(list.as_chunks::<24>().0.iter().map(|address| address.to_vec()));
+        }
+    }
+    Ok(found)
+}
+
+/// Replaces fields, all or none, if none of them has changed. Nothing stands for a field that is not there.
+pub(crate) async fn replace(
+    shared: &Shared,
+    keys: &ThreadKeys,
+    fields: &[(Vec<u8>, Bytes, Bytes)],
+) -> Result<bool> {
+    if shared.scripts {
+        let args: Vec<&[u8]> =
+            fields.iter().flat_map(|(field, old, new)| [&**field, &**old, &**new]).collect();
+        let reply = shared.connections.script(Access::Write, &script::REPLACE, &keys.both(), &args).await?;
+        return Ok(reply::integer(&reply)? == 1);
+    }
+    let mut commands = Pipeline::new();
+    for (field, _, new) in fields {
+        if new.is_empty() {
+            commands.cmd("HDEL").arg(&keys.hash).arg(field);
+        } else {
+            commands.cmd("HSET").arg(&keys.hash).arg(field).arg(&**new);
+        }
+    }
+    replace_with(shared, keys, fields, commands).await
+}
+
+/// Runs commands, if fields have their old values. Without scripts.
+async fn replace_with(
+    shared: &Shared,
+    keys: &ThreadKeys,
+    fields: &[(Vec<u8>, Bytes, Bytes)],
+    commands: Pipeline,
+) -> Result<bool> {
+    let mut read = Pipeline::new();
+    let names: Vec<&[u8]> = fields.iter().map(|(field, ..)| &**field).collect();
+    read.cmd("HMGET").arg(&keys.hash).arg(&names);
+    let decide = |replies: Vec<Value>| {
+        let found = reply::optionals(reply::Items::of(replies).next())?;
+        let same = |(found, (_, old, _)): (Option<Bytes>, &(Vec<u8>, Bytes, Bytes))| {
+            found.unwrap_or_default() == *old
+        };
+        let is_same = found.into_iter().zip(fields).all(same);
+        Ok((is_same.then(|| commands.clone()), is_same))
+    };
+    Ok(shared.connections.optimistic(&[&keys.hash], &read, decide).await?.1)
+}
+
+/// Removes the checkpoints of runs, in every thread.
+pub(crate) async fn delete_for_runs(shared: &Shared, run_ids: &[&str]) -> Result<()> {
+    shared.ready().await?;
+    if run_ids.is_empty() {
+        return Ok(());
+    }
+    let mut threads = Directory::new(None, None);
+    while let Some(ids) = threads.next_page(shared, DIRECTORY_PAGE).await? {
+        for thread_id in with_runs(shared, ids, run_ids).await? {
+            delete_in_thread(shared, &thread_id, run_ids).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Which of these threads may have checkpoints of runs: those of which a checkpoint among the newest has one, and those
+/// with more checkpoints. Two trips for all of them.
+async fn with_runs(shared: &Shared, ids: Vec<Str>, run_ids: &[&str]) -> Result<Vec<Str>> {
+    let all = |id: &Str| {
+        let mut newest = redis::cmd("ZREVRANGEBYLEX");
+        newest.arg(shared.keys.thread(id).index).arg("(b").arg("[a").arg("LIMIT").arg(0).arg(NEWEST);
+        newest
+    };
+    let replies = shared.connections.each(Access::Read, ids.iter().map(all).collect()).await?;
+    let (mut found, mut asked, mut commands) = (Vec::new(), Vec::new(), Vec::new());
+    for (id, reply) in ids.into_iter().zip(replies) {
+        let members = load::members(reply)?;
+        if members.len() == NEWEST {
+            found.push(id);
+        } else if !members.is_empty() {
+            let mut read = redis::cmd("HMGET");
+            read.arg(shared.keys.thread(&id).hash).arg(load::metadata_fields(&members));
+            commands.push(read);
+            asked.push((id, members));
+        }
+    }
+    if commands.is_empty() {
+        return Ok(found);
+    }
+    let replies = shared.connections.each(Access::Read, commands).await?;
+    for ((id, members), reply) in asked.into_iter().zip(replies) {
+        let mut has_run = false;
+        for ((ns, checkpoint_id), head) in members.into_iter().zip(reply::optionals(reply)?) {
+            let Some(head) = head else { continue };
+            has_run |= is_of_runs(shared, &Row::new(&id, ns, checkpoint_id, Head::read(&head)?), run_ids)?;
+        }
+        if has_run {
+            found.push(id);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a checkpoint is of one of these runs. It is not, if its metadata cannot be opened: others have another key.
+fn is_of_runs(shared: &Shared, row: &Row, run_ids: &[&str]) -> Result<bool> {
+    let key = row.key();
+    match row.head.open_metadata(&shared.values().requiring_decryption(), key) {
+        Err(error) if error.kind() == ErrorKind::Crypto => Ok(false),
+        Err(error) => Err(key.context()(error)),
+        Ok(metadata) => Ok(metadata.run_id().is_some_and(|run_id| run_ids.contains(&run_id))),
+    }
+}
+
+async fn delete_in_thread(shared: &Shared, thread_id: &str, run_ids: &[&str]) -> Result<()> {
+    let mut all = AllCheckpoints::new(thread_id);
+    let mut removed = Vec::new();
+    while let Some(page) = all.next_page(shared).await? {
+        for row in page {
+            if is_of_runs(shared, &row, run_ids)? {
+                removed.push(row);
+            }
+        }
+    }
+    remove(shared, thread_id, removed, Vec::new(), Vec::new()).await.map(|_| ())
+}
