@@ -9,9 +9,9 @@ use std::sync::Arc;
 use checkpoint_core::cipher::AES_KEY_VARIABLE;
 use checkpoint_core::{BaseCheckpointSaver, Cipher};
 use checkpoint_postgres::{PostgresConfig, PostgresSaver};
+use checkpoint_redis::RedisSaver;
 use checkpoint_sqlite::SqliteSaver;
 
-use self::redis::RedisUrl;
 pub(crate) use store::{Scratch, Store, Vectors, store};
 
 use crate::arguments::Options;
@@ -78,7 +78,8 @@ enum Backend<'a> {
     Sqlite(&'a Path),
     /// A connection string.
     Postgres(&'a str),
-    Redis(RedisUrl),
+    /// A URL of Redis.
+    Redis(&'a str),
 }
 
 impl<'a> Backend<'a> {
@@ -86,8 +87,8 @@ impl<'a> Backend<'a> {
         if url.is_empty() {
             return Err(Failure::usage(format!("the URL is empty; this ckpt opens {KNOWN}")));
         }
-        if RedisUrl::is_url(url) {
-            return RedisUrl::parse(url).map(Self::Redis);
+        if redis::is_url(url) {
+            return Ok(Self::Redis(url));
         }
         if PostgresConfig::is_conn_string(url) {
             return Ok(Self::Postgres(url));
@@ -136,7 +137,7 @@ pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<
             Arc::new(builder.build()?)
         }
         Backend::Redis(url) => {
-            let mut builder = url.builder().return_sealed(return_sealed);
+            let mut builder = RedisSaver::builder(url).return_sealed(return_sealed);
             if let Some(cipher) = cipher {
                 builder = builder.cipher(cipher);
             }
@@ -154,7 +155,7 @@ pub(crate) fn same_database(one: &str, other: &str) -> bool {
                 (PostgresConfig::from_conn_string(one), PostgresConfig::from_conn_string(other));
             matches!((one, other), (Ok(one), Ok(other)) if one.is_same_database(&other))
         }
-        (Ok(Backend::Redis(one)), Ok(Backend::Redis(other))) => one.is_same_database(&other),
+        (Ok(Backend::Redis(one)), Ok(Backend::Redis(other))) => redis::is_same_database(one, other),
         _ => false,
     }
 }
@@ -253,7 +254,7 @@ mod tests {
             ("valkeys+cluster://a,b", "redis"),
             ("redis+sentinel://h/s", "redis"),
             ("redis+unix:///run/redis", "redis"),
-            ("redis://h?ttl=soon", "unknown"),
+            ("redis://h?ttl=soon", "redis"),
             ("redish://h", "unknown"),
             ("mongodb://h", "unknown"),
             ("agents.sqlite", "unknown"),

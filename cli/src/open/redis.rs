@@ -1,85 +1,24 @@
-//! The URLs of Redis. This program adds parameters of its own to those of the saver.
+//! The URLs of Redis.
 
-use std::time::Duration;
-
-use checkpoint_redis::{RedisSaver, RedisSaverBuilder};
 use percent_encoding::percent_decode_str;
-
-use crate::failure::{Failure, Result};
 
 /// What keys begin with unless the URL says otherwise.
 const DEFAULT_PREFIX: &str = "ckpt";
 
-/// A URL of Redis without this program's parameters, and what those say.
-#[derive(Debug)]
-pub(super) struct RedisUrl {
-    url: String,
-    prefix: Option<String>,
-    ttl: Option<Duration>,
-    scripts: bool,
+/// Whether a URL is one of Redis. The saver checks the rest.
+pub(super) fn is_url(url: &str) -> bool {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+    let server = scheme.as_deref().map(|scheme| scheme.split('+').next().unwrap_or_default());
+    matches!(server, Some("redis" | "rediss" | "valkey" | "valkeys"))
 }
 
-impl RedisUrl {
-    /// Whether a URL is one of Redis. The saver checks the rest.
-    pub(super) fn is_url(url: &str) -> bool {
-        let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
-        let server = scheme.as_deref().map(|scheme| scheme.split('+').next().unwrap_or_default());
-        matches!(server, Some("redis" | "rediss" | "valkey" | "valkeys"))
-    }
-
-    pub(super) fn parse(url: &str) -> Result<Self> {
-        let (start, query) = url.split_once('?').unwrap_or((url, ""));
-        let mut parsed = Self { url: start.to_owned(), prefix: None, ttl: None, scripts: true };
-        let mut separator = '?';
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            // Errors do not show the text: it may be a part of a password.
-            match pair.split_once('=').unwrap_or((pair, "")) {
-                ("prefix", value) => {
-                    let value = percent_decode_str(value).decode_utf8().map_err(|_| {
-                        Failure::usage("prefix in the URL is not UTF-8 with percent-encoded bytes")
-                    })?;
-                    parsed.prefix = Some(value.into_owned());
-                }
-                ("ttl", value) => {
-                    let seconds = value.parse().ok().filter(|seconds| *seconds > 0);
-                    let seconds = seconds.ok_or_else(|| {
-                        Failure::usage("ttl in the URL is a number of seconds: how long a thread is kept after its last write")
-                    })?;
-                    parsed.ttl = Some(Duration::from_secs(seconds));
-                }
-                ("scripts", "true") => parsed.scripts = true,
-                ("scripts", "false") => parsed.scripts = false,
-                ("scripts", _) => return Err(Failure::usage("scripts in the URL is true or false")),
-                _ => {
-                    parsed.url.push(separator);
-                    parsed.url.push_str(pair);
-                    separator = '&';
-                }
-            }
-        }
-        Ok(parsed)
-    }
-
-    pub(super) fn builder(&self) -> RedisSaverBuilder {
-        let mut builder = RedisSaver::builder(self.url.as_str()).scripts(self.scripts);
-        if let Some(prefix) = &self.prefix {
-            builder = builder.key_prefix(prefix);
-        }
-        if let Some(ttl) = self.ttl {
-            builder = builder.ttl(ttl);
-        }
-        builder
-    }
-
-    /// Whether two URLs name the same keys of the same server, judging by their texts.
-    pub(super) fn is_same_database(&self, other: &Self) -> bool {
-        let prefix = |url: &Self| url.prefix.as_deref().unwrap_or(DEFAULT_PREFIX).to_owned();
-        let (one, another) = (Place::of(&self.url), Place::of(&other.url));
-        prefix(self) == prefix(other)
-            && (one.kind, one.path, one.database) == (another.kind, another.path, another.database)
-            // Any of its nodes leads to the whole cluster.
-            && one.servers.iter().any(|server| another.servers.contains(server))
-    }
+/// Whether two URLs name the same keys of the same server, judging by their texts.
+pub(super) fn is_same_database(one: &str, other: &str) -> bool {
+    let (one, other) = (Place::of(one), Place::of(other));
+    one.prefix == other.prefix
+        && (one.kind, one.path, one.database) == (other.kind, other.path, other.database)
+        // Any of its nodes leads to the whole cluster.
+        && one.servers.iter().any(|server| other.servers.contains(server))
 }
 
 /// Where a valid URL leads.
@@ -90,6 +29,7 @@ struct Place<'a> {
     /// The service of a sentinel, or the path of a socket.
     path: &'a str,
     database: &'a str,
+    prefix: String,
 }
 
 impl<'a> Place<'a> {
@@ -114,10 +54,12 @@ impl<'a> Place<'a> {
             "sentinel" => path.split_once('/').unwrap_or((path, "")),
             _ => ("", path),
         };
-        let given = query.split('&').rev().find_map(|pair| pair.strip_prefix("db="));
-        let database = given.unwrap_or(database).trim_matches('/');
+        let given = |name| query.split('&').rev().find_map(|pair| pair.strip_prefix(name));
+        let prefix =
+            percent_decode_str(given("prefix=").unwrap_or(DEFAULT_PREFIX)).decode_utf8_lossy().into();
+        let database = given("db=").unwrap_or(database).trim_matches('/');
         let database = if database.is_empty() { "0" } else { database };
-        Self { kind, servers: hosts.split(',').map(server).collect(), path, database }
+        Self { kind, servers: hosts.split(',').map(server).collect(), path, database, prefix }
     }
 }
 
@@ -126,41 +68,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_told_apart_from_the_savers() {
-        for (url, rest, prefix, ttl, scripts) in [
-            ("redis://h/1", "redis://h/1", None, None, true),
-            ("redis://u:p@h?prefix=a%20b&db=3", "redis://u:p@h?db=3", Some("a b"), None, true),
-            (
-                "redis://h?db=3&ttl=60&scripts=false&protocol=3",
-                "redis://h?db=3&protocol=3",
-                None,
-                Some(60),
-                false,
-            ),
-            ("redis+cluster://a,b?prefix=", "redis+cluster://a,b", Some(""), None, true),
-        ] {
-            let parsed = RedisUrl::parse(url).unwrap();
-            assert_eq!(
-                (&*parsed.url, parsed.prefix.as_deref(), parsed.ttl, parsed.scripts),
-                (rest, prefix, ttl.map(Duration::from_secs), scripts),
-                "{url}"
-            );
-        }
-        for url in
-            ["redis://h?ttl=SECRET", "redis://h?ttl=0", "redis://h?scripts=SECRET", "redis://h?prefix=%FF"]
-        {
-            let line = RedisUrl::parse(url).unwrap_err().to_string();
-            assert!(line.contains("in the URL") && !line.contains("SECRET"), "{line}");
-        }
-    }
-
-    #[test]
     fn names_of_one_database_are_the_same() {
-        let same = |one: &str, other: &str| {
-            RedisUrl::parse(one).unwrap().is_same_database(&RedisUrl::parse(other).unwrap())
-        };
+        let same = is_same_database;
         for (one, other) in [
             ("redis://h", "valkey://me:pw@H:6379/0?prefix=ckpt&ttl=5"),
+            ("redis://h?prefix=a%62", "redis://h?prefix=ab"),
             ("redis://localhost/2", "rediss://127.0.0.1:6379?db=2&protocol=3"),
             ("redis://", "redis://127.0.0.1"),
             ("redis://[::1]", "redis://[::1]:6379/"),
