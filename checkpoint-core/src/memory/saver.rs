@@ -15,12 +15,12 @@ use crate::backend::{
     Calls, CheckpointKey, Decision, Found, FoundWrites, ListCursor, Operation, Page, PreparedWrites,
     STEP_KEY, ValueCodec, pages, thread_id_pages, thread_pages,
 };
-use crate::delta::{self, ChannelSummary, CheckpointSummary, DeltaChannelHistory, HistoryWalk};
+use crate::delta::{ChannelSummary, CheckpointSummary, DeltaChannelHistory, HistoryWalk};
 use crate::filter::FilterSemantics;
 use crate::{
     BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointLayout,
     CheckpointMetadata, CheckpointTuple, InlineScalars, Lease, ListQuery, PendingWrite, PruneStrategy,
-    PutOptions, PutWritesOptions, Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, ThreadState, id,
+    PutOptions, PutWritesOptions, Result, RetainOptions, RetainReport, Retention, SaverCapabilities, Str, ThreadInfo, ThreadQuery, ThreadState, id,
 };
 
 /// The number of tuples per page of a listing.
@@ -49,7 +49,7 @@ const PAGE: usize = 128;
 pub struct InMemorySaver {
     calls: Arc<Calls>,
     state: Arc<RwLock<State>>,
-    semantics: FilterSemantics,
+    pub(super) semantics: FilterSemantics,
     opaque_values: bool,
 }
 
@@ -60,24 +60,24 @@ impl Default for InMemorySaver {
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     /// Threads by id, their namespaces by name.
-    threads: BTreeMap<Str, BTreeMap<Str, Namespace>>,
-    leases: Leases,
+    pub(super) threads: BTreeMap<Str, BTreeMap<Str, Namespace>>,
+    pub(super) leases: Leases,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Namespace {
-    checkpoints: BTreeMap<Str, Row>,
+pub(super) struct Namespace {
+    pub(super) checkpoints: BTreeMap<Str, Row>,
     /// By checkpoint, which need not be stored, then by task and index.
-    writes: BTreeMap<Str, BTreeMap<(Str, i32), PendingWrite>>,
+    pub(super) writes: BTreeMap<Str, BTreeMap<(Str, i32), PendingWrite>>,
 }
 
 #[derive(Debug, Clone)]
-struct Row {
-    checkpoint: Checkpoint,
-    metadata: CheckpointMetadata,
-    parent: Option<Str>,
+pub(super) struct Row {
+    pub(super) checkpoint: Checkpoint,
+    pub(super) metadata: CheckpointMetadata,
+    pub(super) parent: Option<Str>,
     /// Channels that the caller named as snapshots of delta channels.
     delta_snapshots: BTreeSet<Str>,
 }
@@ -110,11 +110,11 @@ impl InMemorySaver {
 
     // A panic while the lock is held cannot leave a partial change behind (every change is built first and inserted at
     // the end, or is a plain removal), so a poisoned lock is safe to use.
-    fn read(&self) -> RwLockReadGuard<'_, State> {
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -212,7 +212,7 @@ impl Namespace {
         writes
     }
 
-    fn tuple(&self, key: CheckpointKey<'_>) -> Option<CheckpointTuple> {
+    pub(super) fn tuple(&self, key: CheckpointKey<'_>) -> Option<CheckpointTuple> {
         let row = self.checkpoints.get(key.checkpoint_id)?;
         Some(CheckpointTuple::new(
             key.to_config(),
@@ -223,7 +223,7 @@ impl Namespace {
         ))
     }
 
-    fn summary(&self, checkpoint_id: &Str) -> Option<CheckpointSummary> {
+    pub(super) fn summary(&self, checkpoint_id: &Str) -> Option<CheckpointSummary> {
         let row = self.checkpoints.get(checkpoint_id)?;
         let mut channels = ChannelSummary::of(&row.checkpoint);
         for (channel, is_snapshot) in &mut channels.values {
@@ -231,25 +231,10 @@ impl Namespace {
         }
         Some(CheckpointSummary::new(channels, row.metadata.clone(), row.parent.clone()))
     }
-
-    fn prune(&mut self) -> Result<()> {
-        let Some(newest) = self.checkpoints.last_key_value().map(|(id, _)| id.clone()) else { return Ok(()) };
-        let Some(link) = self.summary(&newest) else { return Ok(()) };
-        let mut keep: BTreeSet<Str> =
-            delta::needed_ancestors(&link, |id| Ok(self.summary(id)))?.into_iter().collect();
-        keep.insert(newest.clone());
-        self.checkpoints.retain(|id, _| keep.contains(id));
-        // Writes may precede their checkpoint: those beyond the newest are kept.
-        self.writes.retain(|id, _| keep.contains(id) || *id > newest);
-        for row in self.checkpoints.values_mut() {
-            row.parent = row.parent.take().filter(|parent| keep.contains(parent));
-        }
-        Ok(())
-    }
 }
 
 impl State {
-    fn delete(&mut self, thread_id: &str) {
+    pub(super) fn delete(&mut self, thread_id: &str) {
         self.threads.remove(thread_id);
         self.leases.delete(thread_id);
     }
@@ -495,21 +480,6 @@ impl InMemorySaver {
             }
         }
     }
-
-    fn prune_threads(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
-        let mut state = self.write();
-        for thread_id in thread_ids {
-            match strategy {
-                PruneStrategy::Delete => state.delete(thread_id),
-                PruneStrategy::KeepLatest => {
-                    let mut namespaces =
-                        state.threads.get_mut(*thread_id).into_iter().flat_map(BTreeMap::values_mut);
-                    namespaces.try_for_each(Namespace::prune)?;
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 #[async_trait]
@@ -648,6 +618,16 @@ impl BaseCheckpointSaver for InMemorySaver {
     async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
         let prune = async { self.prune_threads(thread_ids, strategy) };
         self.calls.run(Operation::prune(thread_ids), prune).await
+    }
+
+    async fn retain(
+        &self,
+        thread_ids: &[&str],
+        policy: &Retention,
+        options: &RetainOptions,
+    ) -> Result<RetainReport> {
+        let retain = async { self.retain_threads(thread_ids, policy, options) };
+        self.calls.run(Operation::retain(thread_ids, options), retain).await
     }
 
     async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {

@@ -28,6 +28,7 @@ mod prune;
 mod put;
 mod put_writes;
 mod rekey;
+mod retention;
 mod round_trips;
 mod setup;
 mod store;
@@ -53,6 +54,7 @@ pub fn saver_cases() -> Vec<Case> {
         delete_for_runs::cases,
         copy_thread::cases,
         prune::cases,
+        retention::cases,
         delta_channel_history::cases,
         writes::cases,
         forks::cases,
