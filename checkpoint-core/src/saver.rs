@@ -16,8 +16,8 @@ use crate::thread::Thread;
 use crate::version::{self, ChannelVersion, ChannelVersions};
 use crate::{
     ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, Lease, ListQuery,
-    PruneStrategy, PutOptions, PutWritesOptions, RekeyOptions, RekeyReport, Result, RetainOptions, RetainReport,
-    Retention, Str, ThreadCounts, ThreadInfo, ThreadQuery,
+    PruneStrategy, PutOptions, PutWritesOptions, RekeyOptions, RekeyReport, Result, RetainOptions,
+    RetainReport, Retention, Str, ThreadCounts, ThreadInfo, ThreadQuery,
 };
 
 /// The optional features of a saver, and how it stores checkpoints. The conformance suite checks both ways: a declared

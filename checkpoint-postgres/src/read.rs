@@ -7,8 +7,9 @@ use checkpoint_core::backend::{
 };
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
 use checkpoint_core::{
-    ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, Filter, ListQuery,
-    PendingWrite, Result, Str, ThreadInfo, ThreadQuery, ThreadState, ThreadStatus, TypedBytes, version,
+    ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, Filter,
+    ListQuery, PendingWrite, Result, Str, ThreadInfo, ThreadQuery, ThreadState, ThreadStatus, TypedBytes,
+    version,
 };
 use common_postgres::tokio_postgres::Row;
 use common_postgres::{Json, Param, column, params, text};

@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use checkpoint_core::backend::{CheckpointKey, StoredCheckpoint, StoredThread, StoredWrites, Verdict};
+use checkpoint_core::backend::{
+    CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict,
+};
 use checkpoint_core::delta::{ChannelSummary, CheckpointSummary};
 use checkpoint_core::{
-    Error, ErrorKind, Result, RetainOptions, RetainReport, Retention, Str, ThreadStatus,
+    CheckpointConfig, Error, ErrorKind, Result, RetainOptions, RetainReport, Retention, Str, ThreadStatus,
 };
 use common_postgres::tokio_postgres::Row;
 use common_postgres::{Connection, Json, Transaction, column, params, text};
+use futures_util::future::try_join;
 use indexmap::IndexMap;
 use serde::de::IgnoredAny;
 
@@ -31,9 +34,8 @@ pub(crate) async fn keep_latest(shared: &Shared, thread_id: &str) -> Result<()> 
     let run = |mut connection: Connection| async move {
         let transaction = connection.begin().await?;
         transaction.batch(&lock::take(&[Lock::of(thread_id)], &[])).await?;
-        let batch = Batch::read(shared, &transaction, threads, policy, 0).await?;
-        batch.remove(shared, &transaction).await?;
-        batch.cut_parents(shared, &transaction).await?;
+        let batch = Batch::read(shared, &transaction, Scope::Threads(threads), policy, 0).await?;
+        try_join(batch.remove(shared, &transaction), batch.cut_parents(shared, &transaction)).await?;
         transaction.commit().await
     };
     shared.database.run(run).await
@@ -53,7 +55,7 @@ pub(crate) async fn retain(
         let done = if options.dry_run {
             let plan = |mut connection: Connection| async move {
                 let transaction = connection.begin().await?;
-                let batch = Batch::read(shared, &transaction, threads, policy, now).await?;
+                let batch = Batch::read(shared, &transaction, Scope::Threads(threads), policy, now).await?;
                 let values = batch.count_values(shared, &transaction).await?;
                 transaction.commit().await?;
                 Ok((batch, values, Vec::new()))
@@ -63,7 +65,7 @@ pub(crate) async fn retain(
             let run = |mut connection: Connection| async move {
                 let transaction = connection.begin().await?;
                 let (locked, busy) = lock_threads(shared, &transaction, threads).await?;
-                let batch = Batch::read(shared, &transaction, &locked, policy, now).await?;
+                let batch = Batch::read(shared, &transaction, Scope::Threads(&locked), policy, now).await?;
                 let values = batch.remove(shared, &transaction).await?;
                 transaction.commit().await?;
                 Ok((batch, values, busy))
@@ -78,6 +80,58 @@ pub(crate) async fn retain(
         }
     }
     Ok(report)
+}
+
+/// Counts the checkpoints of a namespace: one statement.
+pub(crate) async fn count(
+    shared: &Shared,
+    connection: &Connection,
+    thread_id: &str,
+    checkpoint_ns: &str,
+    keep: KeepLast,
+) -> Result<usize> {
+    let most = i64::try_from(keep.counted()).unwrap_or(i64::MAX);
+    let params = params![TEXT: thread_id, checkpoint_ns; INT8: most];
+    let rows = connection.query(&shared.sql.count_checkpoints, &params).await?;
+    let count: i64 = rows.first().map_or(Ok(0), |row| column(row, 0))?;
+    Ok(usize::try_from(count).unwrap_or_default())
+}
+
+/// Prunes the namespace in which a checkpoint was stored, if it is time and no other call works on the thread. A failure is
+/// only logged: the checkpoint is stored.
+pub(crate) async fn prune_behind(
+    shared: &Shared,
+    config: &CheckpointConfig,
+    checkpoint_id: &str,
+    keep: KeepLast,
+    counted: Option<usize>,
+) {
+    let (threads, checkpoint_ns) = (&[config.thread_id()], config.checkpoint_ns());
+    let scope = Scope::Namespace(threads, checkpoint_ns);
+    let prune = async {
+        let counted = match counted {
+            Some(counted) => counted,
+            None => {
+                let connection = shared.database.connection().await?;
+                count(shared, &connection, config.thread_id(), checkpoint_ns, keep).await?
+            }
+        };
+        if !keep.is_due(counted, checkpoint_id) {
+            return Ok(());
+        }
+        let mut connection = shared.database.connection().await?;
+        let transaction = connection.begin().await?;
+        let (locked, _) = lock_threads(shared, &transaction, threads).await?;
+        if !locked.is_empty() {
+            let batch = Batch::read(shared, &transaction, scope, &keep.policy(), 0).await?;
+            batch.remove(shared, &transaction).await?;
+        }
+        transaction.commit().await
+    };
+    let pruned: Result<()> = prune.await;
+    if let Err(error) = pruned {
+        tracing::warn!(%error, "old checkpoints were not removed; a later call tries again");
+    }
 }
 
 /// Locks those threads that no other call is changing, and returns the others, too.
@@ -108,7 +162,8 @@ async fn delete_leases(shared: &Shared, threads: &[&str]) -> Result<()> {
     }
     let tables = &shared.tables;
     if !tables.has_leases() {
-        let rows = shared.database.query(&shared.sql.may_delete_leases, &params![TEXT: tables.leases()]).await?;
+        let rows =
+            shared.database.query(&shared.sql.may_delete_leases, &params![TEXT: tables.leases()]).await?;
         tables.set_has_leases(rows.first().map_or(Ok(false), |row| column(row, 0))?);
     }
     if tables.has_leases() {
@@ -126,8 +181,20 @@ async fn delete_leases(shared: &Shared, threads: &[&str]) -> Result<()> {
 /// Keys of checkpoints: threads, namespaces, ids.
 type Keys<'a> = (Vec<&'a str>, Vec<&'a str>, Vec<&'a str>);
 
+/// What is looked at.
+#[derive(Clone, Copy)]
+enum Scope<'a> {
+    Threads(&'a [&'a str]),
+    /// One namespace of a thread.
+    Namespace(&'a [&'a str; 1], &'a str),
+}
+
 /// Threads, and what goes of them.
-struct Batch(BTreeMap<Str, (StoredThread, Verdict)>);
+struct Batch {
+    /// The only namespace, if not all of them were looked at.
+    namespace: Option<Str>,
+    threads: BTreeMap<Str, (StoredThread, Verdict)>,
+}
 
 impl Batch {
     /// Reads threads and decides: two statements, one more if a thread was interrupted, and one for each namespace with
@@ -135,17 +202,30 @@ impl Batch {
     async fn read(
         shared: &Shared,
         transaction: &Transaction<'_>,
-        threads: &[&str],
+        scope: Scope<'_>,
         policy: &Retention,
         now: i64,
     ) -> Result<Self> {
-        if threads.is_empty() {
-            return Ok(Self(BTreeMap::new()));
-        }
+        let (threads, namespace) = match scope {
+            Scope::Threads([]) => return Ok(Self { namespace: None, threads: BTreeMap::new() }),
+            Scope::Threads(threads) => (threads, None),
+            Scope::Namespace(threads, checkpoint_ns) => (&threads[..], Some(Str::from(checkpoint_ns))),
+        };
         let conditions = policy.pinned.as_ref().map_or_else(|| Ok(Vec::new()), read::conditions)?;
         let conditions: Vec<Json<'_>> = conditions.iter().map(|json| Json(json)).collect();
-        let params = params![TEXT_ARRAY: threads; JSONB_ARRAY: conditions];
-        let rows = transaction.query(&shared.sql.stored, &params).await?;
+        let mut params = params![TEXT_ARRAY: threads; JSONB_ARRAY: conditions].to_vec();
+        let mut of_threads = params![TEXT_ARRAY: threads].to_vec();
+        let (stored, writes_of) = match &scope {
+            Scope::Threads(_) => (&shared.sql.stored, &shared.sql.stored_writes),
+            Scope::Namespace(_, checkpoint_ns) => {
+                params.extend(params![TEXT: *checkpoint_ns]);
+                of_threads.extend(params![TEXT: *checkpoint_ns]);
+                (&shared.sql.stored_in_namespace, &shared.sql.stored_writes_in_namespace)
+            }
+        };
+        // In one round trip.
+        let written = transaction.query(writes_of, &of_threads);
+        let (rows, written) = try_join(transaction.query(stored, &params), written).await?;
         let mut found: BTreeMap<Str, StoredThread> = BTreeMap::new();
         let mut with_deltas: HashSet<(Str, Str)> = HashSet::new();
         for row in &rows {
@@ -156,7 +236,7 @@ impl Batch {
             found.entry(thread_id).or_default().checkpoints.push(checkpoint);
         }
         let mut interrupted: HashSet<(Str, Str, Str)> = HashSet::new();
-        for row in &transaction.query(&shared.sql.stored_writes, &params![TEXT_ARRAY: threads]).await? {
+        for row in &written {
             let thread_id = text(row, at_written::THREAD_ID)?;
             let writes = writes(row)?;
             if column(row, at_written::IS_INTERRUPTED)? {
@@ -183,10 +263,10 @@ impl Batch {
             }
             batch.insert(thread_id, (thread, verdict));
         }
-        Ok(Self(batch))
+        Ok(Self { namespace, threads: batch })
     }
 
-    /// Deletes what goes, and returns the bytes of the values by thread.
+    /// Deletes what goes, and returns the bytes of the values by thread: one round trip.
     async fn remove(&self, shared: &Shared, transaction: &Transaction<'_>) -> Result<HashMap<Str, u64>> {
         let (keys, threads) = (self.keys(), self.changed());
         if threads.is_empty() {
@@ -194,12 +274,27 @@ impl Batch {
         }
         let (of_threads, namespaces, ids) = &keys;
         let params = params![TEXT_ARRAY: of_threads, namespaces, ids];
-        transaction.query(&shared.sql.delete_checkpoints, &params).await?;
-        bytes(&transaction.query(&shared.sql.delete_unnamed_blobs, &params![TEXT_ARRAY: threads]).await?)
+        let mut of_threads = params![TEXT_ARRAY: threads].to_vec();
+        let namespace = self.namespace.as_deref();
+        let sql = match &namespace {
+            None => &shared.sql.delete_unnamed_blobs,
+            Some(checkpoint_ns) => {
+                of_threads.extend(params![TEXT: *checkpoint_ns]);
+                &shared.sql.delete_unnamed_blobs_in_namespace
+            }
+        };
+        let delete = transaction.query(&shared.sql.delete_checkpoints, &params);
+        // The server runs it after the first one.
+        let (_, blobs) = try_join(delete, transaction.query(sql, &of_threads)).await?;
+        bytes(&blobs)
     }
 
     /// Counts the bytes of values that would go, by thread.
-    async fn count_values(&self, shared: &Shared, transaction: &Transaction<'_>) -> Result<HashMap<Str, u64>> {
+    async fn count_values(
+        &self,
+        shared: &Shared,
+        transaction: &Transaction<'_>,
+    ) -> Result<HashMap<Str, u64>> {
         let ((of_threads, namespaces, ids), threads) = (self.keys(), self.changed());
         if threads.is_empty() {
             return Ok(HashMap::new());
@@ -211,7 +306,7 @@ impl Batch {
     /// Takes their parents from the checkpoints whose parents are not kept.
     async fn cut_parents(&self, shared: &Shared, transaction: &Transaction<'_>) -> Result<()> {
         let (mut threads, mut namespaces, mut ids): Keys<'_> = Keys::default();
-        for (thread_id, (thread, verdict)) in &self.0 {
+        for (thread_id, (thread, verdict)) in &self.threads {
             for row in &thread.checkpoints {
                 let Some(found) = verdict.namespaces.get(&row.checkpoint_ns) else { continue };
                 let Some(parent) = &row.parent_checkpoint_id else { continue };
@@ -232,7 +327,7 @@ impl Batch {
     /// The checkpoints to delete, and those that are not stored whose writes are to be deleted.
     fn keys(&self) -> Keys<'_> {
         let (mut threads, mut namespaces, mut ids) = Keys::default();
-        for (thread_id, (_, verdict)) in &self.0 {
+        for (thread_id, (_, verdict)) in &self.threads {
             for (checkpoint_ns, found) in &verdict.namespaces {
                 for id in found.dropped.keys().chain(found.writes.keys()) {
                     threads.push(&**thread_id);
@@ -246,18 +341,18 @@ impl Batch {
 
     /// The threads of which anything goes.
     fn changed(&self) -> Vec<&str> {
-        let changed = self.0.iter().filter(|(_, (_, verdict))| verdict.is_change());
+        let changed = self.threads.iter().filter(|(_, (_, verdict))| verdict.is_change());
         changed.map(|(thread_id, _)| &**thread_id).collect()
     }
 
     /// The threads of which everything goes.
     fn whole(&self) -> Vec<&str> {
-        let whole = self.0.iter().filter(|(_, (_, verdict))| verdict.whole);
+        let whole = self.threads.iter().filter(|(_, (_, verdict))| verdict.whole);
         whole.map(|(thread_id, _)| &**thread_id).collect()
     }
 
     fn count(&self, values: &HashMap<Str, u64>, report: &mut RetainReport) {
-        for (thread_id, (thread, verdict)) in &self.0 {
+        for (thread_id, (thread, verdict)) in &self.threads {
             verdict.count(thread, values.get(thread_id).copied().unwrap_or_default(), report);
         }
     }
@@ -299,7 +394,8 @@ fn checkpoint(row: &Row, is_pinning: bool) -> Result<(Str, StoredCheckpoint)> {
     let stored = StoredCheckpoint {
         checkpoint_ns: text(row, at_stored::CHECKPOINT_NS)?,
         checkpoint_id: text(row, at_stored::CHECKPOINT_ID)?,
-        parent_checkpoint_id: row::optional_text(row, at_stored::PARENT_CHECKPOINT_ID)?.filter(|id| !id.is_empty()),
+        parent_checkpoint_id: row::optional_text(row, at_stored::PARENT_CHECKPOINT_ID)?
+            .filter(|id| !id.is_empty()),
         ts: row::optional_text(row, at_stored::TS)?,
         is_pinned: is_pinning && column::<Option<bool>>(row, at_stored::IS_PINNED)?.unwrap_or(false),
         needs_parent: column::<Option<bool>>(row, at_stored::HAS_SENDS)?.unwrap_or(false),

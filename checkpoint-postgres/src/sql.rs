@@ -210,13 +210,17 @@ statements! { |s|
     ));
     history_from: "get_delta_channel_history" = history(s, "$3::text");
     lock_threads: "retain" = retention::lock();
-    stored: "retain" = retention::stored(s);
-    stored_writes: "retain" = retention::writes(s);
-    tasks: "retain" = retention::tasks(s);
+    stored: "retain" = retention::stored(s, false);
+    stored_writes: "retain" = retention::writes(s, false);
+    stored_in_namespace: "put with keep_last" = retention::stored(s, true);
+    stored_writes_in_namespace: "put with keep_last" = retention::writes(s, true);
+    count_checkpoints: "put with keep_last" = retention::count(s);
+    tasks: "retain by keys" = retention::tasks(s);
     summaries: "retain" = retention::summaries(s);
-    delete_checkpoints: "retain" = retention::delete(s);
-    cut_parents: "prune" = retention::cut_parents(s);
-    delete_unnamed_blobs: "retain" = retention::delete_blobs(s);
+    delete_checkpoints: "retain by keys" = retention::delete(s);
+    cut_parents: "retain by keys" = retention::cut_parents(s);
+    delete_unnamed_blobs: "retain" = retention::delete_blobs(s, false);
+    delete_unnamed_blobs_in_namespace: "put with keep_last" = retention::delete_blobs(s, true);
     count_unnamed_blobs: "retain" = retention::count_blobs(s);
     may_delete_leases: "retain of idle threads" =
         "SELECT coalesce(has_table_privilege(to_regclass($1::text), 'DELETE'), false)".to_owned();

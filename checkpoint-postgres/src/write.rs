@@ -11,9 +11,12 @@ use checkpoint_core::{
 use common_postgres::tokio_postgres::Row;
 use common_postgres::{BACKEND, Connection, Json, Param, SYSTEM, Transaction, column, params, text};
 
+use futures_util::future::join;
+
 use crate::document::{self, Document, check_key, check_name, check_text};
 use crate::leases::LeaseParams;
 use crate::lock::{self, Lock};
+use crate::retention;
 use crate::row::{self, Blob};
 use crate::shared::Shared;
 use crate::sql::found;
@@ -74,23 +77,35 @@ pub(crate) async fn put(
         let run = |connection| async move { row.store(shared, &connection, mode).await };
         shared.database.run(run).await
     };
+    let prune_behind = async |count| match shared.keep_last {
+        Some(keep) => retention::prune_behind(shared, config, &checkpoint.id, keep, count).await,
+        None => {}
+    };
     let all = &checkpoint.channel_versions;
     let is_plain = !requirement.parent_is_latest && options.step_key.is_none() && options.lease.is_none();
-    if is_plain && attempt(new_versions, Mode::AtOnce).await?.is_stored {
-        return Ok(stored);
+    if is_plain {
+        let done = attempt(new_versions, Mode::AtOnce).await?;
+        if done.is_stored {
+            prune_behind(done.count).await;
+            return Ok(stored);
+        }
     }
     if !options.is_conditional() {
         // The parent was deleted meanwhile, perhaps with values that did not change, or is being deleted: all values are
         // stored, once no other call holds the thread's exclusive lock.
         attempt(all, Mode::Waiting).await?;
+        prune_behind(None).await;
         return Ok(stored);
     }
     let first = if is_plain && options.unchanged.is_empty() { all } else { new_versions };
     for new_versions in [first, all] {
-        let Stored { is_stored, found } = attempt(new_versions, Mode::Conditional).await?;
+        let Stored { is_stored, found, .. } = attempt(new_versions, Mode::Conditional).await?;
         match options.decide(config, found)? {
             Decision::Repeats(checkpoint_id) => return Ok(config.for_checkpoint(checkpoint_id)),
-            Decision::Store if is_stored => return Ok(stored),
+            Decision::Store if is_stored => {
+                prune_behind(None).await;
+                return Ok(stored);
+            }
             // The parent does not name all of the values that were carried over.
             Decision::Store => {}
         }
@@ -133,6 +148,8 @@ enum Mode {
 struct Stored {
     is_stored: bool,
     found: Found,
+    /// How many checkpoints the namespace then has, if they were counted.
+    count: Option<usize>,
 }
 
 /// A checkpoint as it is stored, checked and encrypted.
@@ -197,9 +214,18 @@ impl CheckpointRow<'_> {
             connection.execute_in_transaction(&lock::take(&[], &[lock]), sql, &params).await?;
             return Ok(Stored { is_stored: true, ..Stored::default() });
         }
-        let rows = connection.query(sql, &params).await?;
+        let put = connection.query(sql, &params);
+        let (rows, count) = match shared.keep_last {
+            None => (put.await?, None),
+            // In one round trip; the server runs it after the first one.
+            Some(keep) => {
+                let count = retention::count(shared, connection, thread_id, checkpoint_ns, keep);
+                let (rows, count) = join(put, count).await;
+                (rows?, count.ok())
+            }
+        };
         let is_stored = rows.first().map_or(Ok(false), |row| column(row, 0))?;
-        Ok(Stored { is_stored, ..Stored::default() })
+        Ok(Stored { is_stored, count, ..Stored::default() })
     }
 
     /// Reads the row of a conditional put.
@@ -215,7 +241,7 @@ impl CheckpointRow<'_> {
             parent_is_stored,
             newest,
         };
-        Ok(Stored { is_stored: column(row, found::STORED)?, found })
+        Ok(Stored { is_stored: column(row, found::STORED)?, found, count: None })
     }
 }
 

@@ -77,7 +77,10 @@ impl BaseCheckpointSaver for RedisSaver {
     fn capabilities(&self) -> SaverCapabilities {
         let inline =
             if self.shared.values().cipher.is_some() { InlineScalars::None } else { InlineScalars::Short };
-        SaverCapabilities::all(FilterSemantics::Equality).with_layout(CheckpointLayout::Channels { inline })
+        let layout = CheckpointLayout::Channels { inline };
+        let mut capabilities = SaverCapabilities::all(FilterSemantics::Equality).with_layout(layout);
+        capabilities.retain = false;
+        capabilities
     }
 
     async fn setup(&self) -> Result<()> {

@@ -1,6 +1,8 @@
 //! `prune` and `retain`. They run in a transaction on the writer thread.
 
-use checkpoint_core::backend::{CheckpointKey, StoredCheckpoint, StoredThread, StoredWrites, Verdict};
+use checkpoint_core::backend::{
+    CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict,
+};
 use checkpoint_core::delta::{CheckpointReader, CheckpointSummary};
 use checkpoint_core::serde::document;
 use checkpoint_core::{
@@ -46,11 +48,13 @@ pub(crate) async fn retain(
     policy.validate()?;
     let now = options.now_micros();
     if options.dry_run {
-        let (thread_ids, policy): (Vec<Str>, _) = (thread_ids.iter().map(|id| (*id).into()).collect(), policy.clone());
+        let (thread_ids, policy): (Vec<Str>, _) =
+            (thread_ids.iter().map(|id| (*id).into()).collect(), policy.clone());
         let plan = move |config: &Config, open: &Open| {
             let mut report = RetainReport::default();
             for thread_id in &thread_ids {
-                let (thread, verdict) = open.snapshot(|open| decide(config, open, thread_id, &policy, now))?;
+                let (thread, verdict) =
+                    open.snapshot(|open| decide(config, open, thread_id, &policy, now))?;
                 verdict.count(&thread, 0, &mut report);
             }
             Ok(report)
@@ -71,6 +75,39 @@ pub(crate) async fn retain(
     let mut report = RetainReport::default();
     try_join_all(each).await?.iter().for_each(|one| report.add(one));
     Ok(report)
+}
+
+/// Prunes the namespace in which a checkpoint was stored, if it is time. An older checkpoint that cannot be opened does not
+/// keep new ones from being stored.
+pub(crate) fn prune_behind(
+    config: &Config,
+    open: &Open,
+    put: CheckpointKey<'_>,
+    keep: KeepLast,
+) -> Result<()> {
+    let (thread_id, checkpoint_ns) = (put.thread_id, put.checkpoint_ns);
+    let most = i64::try_from(keep.counted()).unwrap_or(i64::MAX);
+    let counted =
+        query_one(open, sql::COUNT_CHECKPOINTS, (thread_id, checkpoint_ns, most), |row| count(row, 0))?;
+    let counted = usize::try_from(counted.unwrap_or_default()).unwrap_or(usize::MAX);
+    if !keep.is_due(counted, put.checkpoint_id) {
+        return Ok(());
+    }
+    let place = (thread_id, checkpoint_ns);
+    let thread = StoredThread {
+        checkpoints: query_all(open, sql::SELECT_STORED_IN_NAMESPACE, place, checkpoint)?,
+        writes: query_all(open, sql::SELECT_STORED_WRITES_IN_NAMESPACE, place, writes)?,
+        waits: false,
+    };
+    let mut verdict = keep.policy().decide(&thread, 0);
+    let load = |id: &Str| summary(config, open, CheckpointKey::new(thread_id, checkpoint_ns, id));
+    match verdict.keep_ancestors(checkpoint_ns, load) {
+        Ok(()) => remove(open, thread_id, &verdict),
+        Err(error) => {
+            tracing::warn!(%error, "old checkpoints are kept because one of them cannot be read");
+            Ok(())
+        }
+    }
 }
 
 /// Decides what goes of a thread.
@@ -98,30 +135,33 @@ fn decide(
     Ok((thread, verdict))
 }
 
+fn checkpoint(row: &Row<'_>) -> Result<Option<StoredCheckpoint>> {
+    Ok(Some(StoredCheckpoint {
+        checkpoint_ns: row::text(row, 0)?,
+        checkpoint_id: row::text(row, 1)?,
+        parent_checkpoint_id: row::optional_text(row, 2)?,
+        bytes: count(row, 3)?,
+        ..StoredCheckpoint::default()
+    }))
+}
+
+fn writes(row: &Row<'_>) -> Result<Option<StoredWrites>> {
+    Ok(Some(StoredWrites {
+        checkpoint_ns: row::text(row, 0)?,
+        checkpoint_id: row::text(row, 1)?,
+        count: count(row, 2)?,
+        bytes: count(row, 3)?,
+    }))
+}
+
 /// Reads what a policy looks at.
 fn stored(config: &Config, open: &Open, thread_id: &str, policy: &Retention) -> Result<StoredThread> {
-    let checkpoint = |row: &Row<'_>| {
-        Ok(Some(StoredCheckpoint {
-            checkpoint_ns: row::text(row, 0)?,
-            checkpoint_id: row::text(row, 1)?,
-            parent_checkpoint_id: row::optional_text(row, 2)?,
-            bytes: count(row, 3)?,
-            ..StoredCheckpoint::default()
-        }))
-    };
-    let writes = |row: &Row<'_>| {
-        Ok(Some(StoredWrites {
-            checkpoint_ns: row::text(row, 0)?,
-            checkpoint_id: row::text(row, 1)?,
-            count: count(row, 2)?,
-            bytes: count(row, 3)?,
-        }))
-    };
     let mut checkpoints = query_all(open, sql::SELECT_STORED, [thread_id], checkpoint)?;
     for found in &mut checkpoints {
         let key = CheckpointKey::new(thread_id, &found.checkpoint_ns, &found.checkpoint_id);
         if let Some(filter) = &policy.pinned {
-            let matches = |row: &Row<'_>| Ok(filter.matches(&row::metadata(row, 0)?, FilterSemantics::Equality));
+            let matches =
+                |row: &Row<'_>| Ok(filter.matches(&row::metadata(row, 0)?, FilterSemantics::Equality));
             let matches = query_one(open, sql::SELECT_METADATA, key_columns(key), matches);
             found.is_pinned = matches.map_err(key.context())?.unwrap_or(false);
         }

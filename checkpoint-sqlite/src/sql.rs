@@ -125,6 +125,16 @@ pub(crate) const CLEAR_PARENT: &str = "UPDATE checkpoints SET parent_checkpoint_
 pub(crate) const SELECT_STORED: &str = "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, \
     ifnull(octet_length(checkpoint), 0) + ifnull(octet_length(metadata), 0) FROM checkpoints WHERE thread_id = ?1";
 
+/// How many checkpoints a namespace has, up to a number.
+pub(crate) const COUNT_CHECKPOINTS: &str = "SELECT count(*) FROM (SELECT 1 FROM checkpoints \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 LIMIT ?3)";
+
+/// Without the other namespaces.
+pub(crate) const SELECT_STORED_IN_NAMESPACE: &str = "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, 0 \
+    FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2";
+pub(crate) const SELECT_STORED_WRITES_IN_NAMESPACE: &str = "SELECT checkpoint_ns, checkpoint_id, 1, 0 FROM writes \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 GROUP BY checkpoint_id";
+
 /// The writes of a thread, by checkpoint.
 pub(crate) const SELECT_STORED_WRITES: &str = "SELECT checkpoint_ns, checkpoint_id, count(*), \
     sum(ifnull(octet_length(value), 0)) FROM writes WHERE thread_id = ?1 GROUP BY checkpoint_ns, checkpoint_id";
@@ -329,6 +339,8 @@ mod tests {
             &select_writes_to_rekey(true),
             &select_writes_to_rekey(false),
             SELECT_STORED,
+            SELECT_STORED_IN_NAMESPACE,
+            SELECT_STORED_WRITES_IN_NAMESPACE,
             SELECT_STORED_WRITES,
             SELECT_TASKS,
         ];

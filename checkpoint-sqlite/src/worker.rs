@@ -454,6 +454,7 @@ mod tests {
             synchronous,
             readers: 1,
             read_only: false,
+            keep_last: None,
         })
     }
 

@@ -14,6 +14,7 @@ use crate::connection::{Config, Open};
 use crate::error::OrConvert;
 use crate::leases;
 use crate::read::{exists, find, query_all, query_one};
+use crate::retention;
 use crate::row::{self, key_columns};
 use crate::sql;
 
@@ -94,7 +95,14 @@ impl CheckpointRow {
         ])
     }
 
-    pub(crate) fn store(&self, open: &Open) -> Result<()> {
+    /// Stores the row, and prunes behind it.
+    pub(crate) fn store(&self, config: &Config, open: &Open) -> Result<()> {
+        self.insert(open)?;
+        let key = CheckpointKey::new(&self.thread_id, &self.checkpoint_ns, &self.checkpoint_id);
+        config.keep_last.map_or(Ok(()), |keep| retention::prune_behind(config, open, key, keep))
+    }
+
+    fn insert(&self, open: &Open) -> Result<()> {
         let values = (
             &*self.thread_id,
             &*self.checkpoint_ns,
@@ -110,13 +118,14 @@ impl CheckpointRow {
     /// Stores the row if its options allow it.
     pub(crate) fn store_if(
         &self,
+        config: &Config,
         open: &Open,
-        config: &CheckpointConfig,
+        target: &CheckpointConfig,
         options: &PutOptions,
     ) -> Result<Decision> {
-        let decision = options.decide(config, self.find(open, options)?)?;
+        let decision = options.decide(target, self.find(open, options)?)?;
         if decision == Decision::Store {
-            self.store(open)?;
+            self.store(config, open)?;
         }
         Ok(decision)
     }
@@ -258,7 +267,7 @@ pub(crate) fn copy_thread(config: &Config, open: &Open, source: &str, target: &s
     for rowid in query_all(open, sql::SELECT_BOUND_CHECKPOINTS, [source], rowid)? {
         let reseal = |row: &Row<'_>| reseal_checkpoint(&config.codec, row, source, target);
         if let Some(row) = query_one(open, sql::SELECT_CHECKPOINT_BY_ROWID, [rowid], reseal)? {
-            row.store(open)?;
+            row.insert(open)?;
         }
     }
     for rowid in query_all(open, sql::SELECT_BOUND_WRITES, [source], rowid)? {

@@ -38,7 +38,7 @@ pub use calls::{Calls, Operation};
 pub use key::CheckpointKey;
 pub use paging::{ListConditions, ListCursor, Page, pages, thread_id_pages, thread_pages};
 pub use rekey::Rekeying;
-pub use retention::{NamespaceVerdict, StoredCheckpoint, StoredThread, StoredWrites, Verdict};
+pub use retention::{KeepLast, NamespaceVerdict, StoredCheckpoint, StoredThread, StoredWrites, Verdict};
 pub use retry::{Backoff, jitter};
 pub use split::{BlobRow, Inline, SplitCheckpoint, SplitRules};
 pub use value_codec::ValueCodec;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::delta::{CheckpointSummary, NeededAncestors};
 use crate::retention::{RetainReport, Retention, Rule};
-use crate::{Result, Str, id};
+use crate::{Error, Result, Str, id};
 
 /// A stored checkpoint, as far as a policy looks at it.
 #[derive(Debug, Clone, Default)]
@@ -128,7 +128,8 @@ impl Retention {
             namespaces.entry(&row.checkpoint_ns).or_default().push((row, *time));
         }
         for (checkpoint_ns, rows) in namespaces {
-            let found = if verdict.whole { all_of(&rows) } else { self.decide_namespace(checkpoint_ns, rows, now) };
+            let found =
+                if verdict.whole { all_of(&rows) } else { self.decide_namespace(checkpoint_ns, rows, now) };
             verdict.namespaces.insert(checkpoint_ns.clone(), found);
         }
         let mut stored: BTreeMap<&Str, Vec<&Str>> = BTreeMap::new();
@@ -144,8 +145,11 @@ impl Retention {
             }
             let ids = stored.get(&row.checkpoint_ns).map_or(&[][..], Vec::as_slice);
             let newer = ids.len() - ids.partition_point(|stored| *stored < id);
-            let rule =
-                if verdict.whole { Some(Rule::IdleFor) } else { self.of_writes(&row.checkpoint_ns, id, newer, now) };
+            let rule = if verdict.whole {
+                Some(Rule::IdleFor)
+            } else {
+                self.of_writes(&row.checkpoint_ns, id, newer, now)
+            };
             if let Some(rule) = rule {
                 found.writes.insert(id.clone(), rule);
             }
@@ -171,7 +175,8 @@ impl Retention {
                 }
             }
             for (row, _) in &rows {
-                if let Some(children) = children.get(&row.checkpoint_id).filter(|children| children.len() > 1) {
+                if let Some(children) = children.get(&row.checkpoint_id).filter(|children| children.len() > 1)
+                {
                     on_forks.insert(&row.checkpoint_id);
                     on_forks.extend(children);
                 }
@@ -241,7 +246,10 @@ impl Verdict {
     /// The namespaces of which a checkpoint goes and others stay: their [ancestors](Self::keep_ancestors) matter.
     pub fn partial(&self) -> impl Iterator<Item = &Str> {
         let partial = |found: &&NamespaceVerdict| !found.dropped.is_empty() && !found.kept.is_empty();
-        self.namespaces.iter().filter(move |(_, found)| partial(found)).map(|(checkpoint_ns, _)| checkpoint_ns)
+        self.namespaces
+            .iter()
+            .filter(move |(_, found)| partial(found))
+            .map(|(checkpoint_ns, _)| checkpoint_ns)
     }
 
     /// Keeps the ancestors that the delta channels of a namespace's kept checkpoints need. Each checkpoint is loaded once at
@@ -316,5 +324,65 @@ impl Verdict {
         for rule in rules {
             report.by_mut(rule).threads += 1;
         }
+    }
+}
+
+/// The option `keep_last` of a saver's builder: what `put` removes behind itself.
+///
+/// A namespace is pruned only when it has as many checkpoints too many as it is to keep, so that most calls remove
+/// nothing: it has at least `count` and normally at most twice as many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeepLast(usize);
+
+impl KeepLast {
+    /// The most checkpoints of a namespace that are counted after each `put`, as a multiple of those that are to be kept.
+    const COUNTED: usize = 8;
+
+    /// Checks the option.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for 0.
+    pub fn new(count: usize) -> Result<Self> {
+        if count == 0 {
+            return Err(Error::invalid_config("keep_last must be at least 1"));
+        }
+        Ok(Self(count))
+    }
+
+    /// At most so many checkpoints of the namespace need to be counted.
+    pub fn counted(self) -> usize {
+        self.0.saturating_mul(Self::COUNTED)
+    }
+
+    /// Whether to prune a namespace with this many checkpoints after a `put` of this one.
+    ///
+    /// Delta channels may need more checkpoints than are to be kept. Then it is not tried at each `put`.
+    pub fn is_due(self, count: usize, checkpoint_id: &str) -> bool {
+        if count < self.counted() {
+            return count >= self.0.saturating_mul(2) && count.is_multiple_of(self.0);
+        }
+        let hash = xxhash_rust::xxh3::xxh3_64(checkpoint_id.as_bytes());
+        hash.is_multiple_of(u64::try_from(self.0).unwrap_or(u64::MAX))
+    }
+
+    /// What then stays. The thread that was put to does not wait for a person.
+    pub fn policy(self) -> Retention {
+        Retention::new().keep_last(self.0).include_waiting(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn most_puts_prune_nothing() {
+        let due = |keep: usize, count: usize| KeepLast::new(keep).unwrap().is_due(count, "id");
+        let twenty: Vec<usize> = (0..100).filter(|count| due(20, *count)).collect();
+        assert_eq!(twenty, [40, 60, 80]);
+        assert_eq!((due(1, 1), due(1, 2), due(1, 3)), (false, true, true));
+        let far_too_many = (0..1000).filter(|at| KeepLast(20).is_due(160, &format!("id-{at}"))).count();
+        assert!((20..100).contains(&far_too_many), "{far_too_many}");
+        assert_eq!(KeepLast::new(0).unwrap_err().kind(), crate::ErrorKind::InvalidConfig);
     }
 }

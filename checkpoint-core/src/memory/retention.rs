@@ -1,10 +1,10 @@
 //! `prune` and `retain`, and what `keep_last` does behind a `put`.
 
 use super::saver::{InMemorySaver, Row, State};
-use crate::backend::{CheckpointKey, StoredCheckpoint, StoredThread, StoredWrites, Verdict};
+use crate::backend::{CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict};
 use crate::filter::FilterSemantics;
 use crate::retention::{RetainOptions, RetainReport, Retention};
-use crate::{ChannelValue, PruneStrategy, Result, Str, ThreadStatus};
+use crate::{ChannelValue, CheckpointConfig, PruneStrategy, Result, Str, ThreadStatus};
 
 impl InMemorySaver {
     pub(super) fn prune_threads(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
@@ -14,7 +14,9 @@ impl InMemorySaver {
                 PruneStrategy::Delete => state.delete(thread_id),
                 PruneStrategy::KeepLatest => {
                     let policy = Retention::keep_latest();
-                    let Some((_, verdict)) = state.decide(thread_id, &policy, 0, self.semantics)? else { continue };
+                    let Some((_, verdict)) = state.decide(thread_id, &policy, 0, self.semantics)? else {
+                        continue;
+                    };
                     state.remove(thread_id, &verdict);
                     state.cut_parents(thread_id, &verdict);
                 }
@@ -58,11 +60,28 @@ impl State {
         now: i64,
         semantics: FilterSemantics,
     ) -> Result<Option<(StoredThread, Verdict)>> {
+        self.decide_in(thread_id, None, policy, now, semantics)
+    }
+
+    /// The same for one namespace, as if there were no other.
+    fn decide_in(
+        &self,
+        thread_id: &str,
+        only: Option<&str>,
+        policy: &Retention,
+        now: i64,
+        semantics: FilterSemantics,
+    ) -> Result<Option<(StoredThread, Verdict)>> {
         let Some(namespaces) = self.threads.get(thread_id) else { return Ok(None) };
         let mut thread = StoredThread::default();
         for (checkpoint_ns, namespace) in namespaces {
+            if only.is_some_and(|only| only != &**checkpoint_ns) {
+                continue;
+            }
             let rows = namespace.checkpoints.iter();
-            thread.checkpoints.extend(rows.map(|(id, row)| stored(checkpoint_ns, id, row, policy, semantics)));
+            thread
+                .checkpoints
+                .extend(rows.map(|(id, row)| stored(checkpoint_ns, id, row, policy, semantics)));
             let writes = namespace.writes.iter().filter(|(_, writes)| !writes.is_empty());
             thread.writes.extend(writes.map(|(id, writes)| StoredWrites {
                 checkpoint_ns: checkpoint_ns.clone(),
@@ -71,9 +90,9 @@ impl State {
                 bytes: writes.values().map(|write| size(&write.value)).sum(),
             }));
         }
-        let newest = thread.newest().and_then(|(ns, id)| {
-            namespaces.get(ns)?.tuple(CheckpointKey::new(thread_id, ns, id))
-        });
+        let newest = thread
+            .newest()
+            .and_then(|(ns, id)| namespaces.get(ns)?.tuple(CheckpointKey::new(thread_id, ns, id)));
         thread.waits = newest.is_some_and(|tuple| ThreadStatus::of(&tuple) == ThreadStatus::Waiting);
         let mut verdict = policy.decide(&thread, now);
         let partial: Vec<Str> = verdict.partial().cloned().collect();
@@ -82,6 +101,21 @@ impl State {
             verdict.keep_ancestors(&checkpoint_ns, |id| Ok(namespace.summary(id)))?;
         }
         Ok(Some((thread, verdict)))
+    }
+
+    /// Prunes the namespace that was put to.
+    pub(super) fn prune_behind(
+        &mut self,
+        config: &CheckpointConfig,
+        keep: KeepLast,
+        semantics: FilterSemantics,
+    ) -> Result<()> {
+        let (thread_id, checkpoint_ns) = (config.thread_id(), config.checkpoint_ns());
+        let found = self.decide_in(thread_id, Some(checkpoint_ns), &keep.policy(), 0, semantics)?;
+        if let Some((_, verdict)) = found {
+            self.remove(thread_id, &verdict);
+        }
+        Ok(())
     }
 
     fn remove(&mut self, thread_id: &str, verdict: &Verdict) {
@@ -94,7 +128,9 @@ impl State {
         for (checkpoint_ns, found) in &verdict.namespaces {
             let Some(namespace) = namespaces.get_mut(checkpoint_ns) else { continue };
             namespace.checkpoints.retain(|id, _| !found.dropped.contains_key(id));
-            namespace.writes.retain(|id, _| !found.dropped.contains_key(id) && !found.writes.contains_key(id));
+            namespace
+                .writes
+                .retain(|id, _| !found.dropped.contains_key(id) && !found.writes.contains_key(id));
         }
     }
 

@@ -1,6 +1,7 @@
 //! The in-memory saver: the reference that the conformance suite compares every other backend with.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -12,15 +13,16 @@ use futures_util::stream::BoxStream;
 use super::BACKEND;
 use super::leases::Leases;
 use crate::backend::{
-    Calls, CheckpointKey, Decision, Found, FoundWrites, ListCursor, Operation, Page, PreparedWrites,
-    STEP_KEY, ValueCodec, pages, thread_id_pages, thread_pages,
+    Calls, CheckpointKey, Decision, Found, FoundWrites, KeepLast, ListCursor, Operation, Page,
+    PreparedWrites, STEP_KEY, ValueCodec, pages, thread_id_pages, thread_pages,
 };
 use crate::delta::{ChannelSummary, CheckpointSummary, DeltaChannelHistory, HistoryWalk};
 use crate::filter::FilterSemantics;
 use crate::{
     BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointLayout,
     CheckpointMetadata, CheckpointTuple, InlineScalars, Lease, ListQuery, PendingWrite, PruneStrategy,
-    PutOptions, PutWritesOptions, Result, RetainOptions, RetainReport, Retention, SaverCapabilities, Str, ThreadInfo, ThreadQuery, ThreadState, id,
+    PutOptions, PutWritesOptions, Result, RetainOptions, RetainReport, Retention, SaverCapabilities, Str,
+    ThreadInfo, ThreadQuery, ThreadState, id,
 };
 
 /// The number of tuples per page of a listing.
@@ -51,6 +53,7 @@ pub struct InMemorySaver {
     state: Arc<RwLock<State>>,
     pub(super) semantics: FilterSemantics,
     opaque_values: bool,
+    keep_last: Option<KeepLast>,
 }
 
 impl Default for InMemorySaver {
@@ -90,6 +93,7 @@ impl InMemorySaver {
             state: Arc::default(),
             semantics: FilterSemantics::Equality,
             opaque_values: false,
+            keep_last: None,
         }
     }
 
@@ -105,6 +109,14 @@ impl InMemorySaver {
     #[must_use]
     pub fn with_opaque_values(mut self, opaque_values: bool) -> Self {
         self.opaque_values = opaque_values;
+        self
+    }
+
+    /// Prunes behind each `put`: of its namespace, at least the newest `count` checkpoints stay, and at most twice as many,
+    /// except for ancestors that their delta channels need. Branches that runs work on at the same time count together.
+    #[must_use]
+    pub fn with_keep_last(mut self, count: NonZeroUsize) -> Self {
+        self.keep_last = KeepLast::new(count.get()).ok();
         self
     }
 
@@ -400,8 +412,13 @@ impl InMemorySaver {
         }
         carry_over(&state, config, &mut row, &options.unchanged)?;
         let (thread_id, checkpoint_ns) = config.shared_key();
-        let namespace = state.threads.entry(thread_id).or_default().entry(checkpoint_ns).or_default();
+        let namespaces = state.threads.entry(thread_id).or_default();
+        let namespace = namespaces.entry(checkpoint_ns).or_default();
         namespace.checkpoints.insert(checkpoint.id.clone(), row);
+        let count = namespace.checkpoints.len();
+        if let Some(keep) = self.keep_last.filter(|keep| keep.is_due(count, &checkpoint.id)) {
+            state.prune_behind(config, keep, self.semantics)?;
+        }
         Ok(config.for_checkpoint(checkpoint.id.clone()))
     }
 

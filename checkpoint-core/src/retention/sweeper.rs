@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_channel::oneshot;
 use futures_timer::Delay;
-use futures_util::future::select;
 use futures_util::TryStreamExt;
+use futures_util::future::select;
 
 use super::{RetainOptions, RetainSummary, Retention};
 use crate::backend::jitter;
@@ -66,7 +66,9 @@ impl SweepOptions {
     /// The next pause.
     fn pause(&self) -> Duration {
         let factor = 1.0 + self.jitter * (2.0 * jitter() - 1.0);
-        Duration::try_from_secs_f64(self.interval.as_secs_f64() * factor).unwrap_or(self.interval).max(MIN_INTERVAL)
+        Duration::try_from_secs_f64(self.interval.as_secs_f64() * factor)
+            .unwrap_or(self.interval)
+            .max(MIN_INTERVAL)
     }
 }
 

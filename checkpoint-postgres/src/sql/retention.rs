@@ -35,8 +35,28 @@ pub(super) fn lock() -> String {
         .to_owned()
 }
 
-/// What a policy looks at of the checkpoints of the threads `$1`: no values are read. `$2` are the conditions of a pin.
-pub(super) fn stored(s: &str) -> String {
+/// The rows of the threads `$1`, or of one thread and a namespace.
+fn scope(table: &str, threads: &str, in_namespace: Option<&str>) -> String {
+    match in_namespace {
+        None => format!("{table}.thread_id = ANY ({threads})"),
+        Some(namespace) => {
+            format!("{table}.thread_id = ({threads}::text[])[1] AND {table}.checkpoint_ns = {namespace}")
+        }
+    }
+}
+
+/// How many checkpoints a namespace has, up to a number.
+pub(super) fn count(s: &str) -> String {
+    format!(
+        "SELECT count(*) FROM (SELECT FROM {s}checkpoints WHERE thread_id = $1 AND checkpoint_ns = $2 \
+         ORDER BY checkpoint_id DESC LIMIT $3) c"
+    )
+}
+
+/// What a policy looks at of the checkpoints of the threads `$1` (or, of the only one, in the namespace `$3`): no values are
+/// read. `$2` are the conditions of a pin.
+pub(super) fn stored(s: &str, in_namespace: bool) -> String {
+    let scope = scope("c", "$1", in_namespace.then_some("$3"));
     // A checkpoint may have delta channels if it counts their updates, or if its document has the mark of a snapshot.
     format!(
         "SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, \
@@ -48,15 +68,17 @@ pub(super) fn stored(s: &str) -> String {
          coalesce(c.metadata ?| ARRAY['counters_since_delta_snapshot', 'delta_writes_versioned'] \
          OR jsonb_path_exists(c.checkpoint, '$.channel_values.* ? (@ == true)'), true) AS deltas, \
          (coalesce(pg_column_size(c.checkpoint), 0) + coalesce(pg_column_size(c.metadata), 0))::int8 AS bytes \
-         FROM {s}checkpoints c WHERE c.thread_id = ANY ($1)"
+         FROM {s}checkpoints c WHERE {scope}"
     )
 }
 
-/// The writes of the threads `$1`, by checkpoint: how many, their bytes, and whether one is an interrupt.
-pub(super) fn writes(s: &str) -> String {
+/// The writes of the threads `$1` (or, of the only one, in the namespace `$2`), by checkpoint: how many, their bytes, and
+/// whether one is an interrupt.
+pub(super) fn writes(s: &str, in_namespace: bool) -> String {
+    let scope = scope("w", "$1", in_namespace.then_some("$2"));
     format!(
         "SELECT w.thread_id, w.checkpoint_ns, w.checkpoint_id, count(*), sum(coalesce(pg_column_size(w.blob), 0))::int8, \
-         bool_or(w.channel = '__interrupt__') FROM {s}checkpoint_writes w WHERE w.thread_id = ANY ($1) GROUP BY 1, 2, 3"
+         bool_or(w.channel = '__interrupt__') FROM {s}checkpoint_writes w WHERE {scope} GROUP BY 1, 2, 3"
     )
 }
 
@@ -98,7 +120,8 @@ pub(super) fn cut_parents(s: &str) -> String {
 }
 
 /// The blobs that the checkpoints of the threads name, except those of [`KEYS`] if `planned`.
-fn named(s: &str, threads: &str, planned: bool) -> String {
+fn named(s: &str, threads: &str, in_namespace: Option<&str>, planned: bool) -> String {
+    let scope = scope("c", threads, in_namespace);
     let condition = if planned {
         "AND (c.thread_id, c.checkpoint_ns, c.checkpoint_id) NOT IN (SELECT k.thread_id, k.checkpoint_ns, k.checkpoint_id FROM k)"
     } else {
@@ -106,27 +129,29 @@ fn named(s: &str, threads: &str, planned: bool) -> String {
     };
     format!(
         "named AS MATERIALIZED (SELECT DISTINCT c.thread_id, c.checkpoint_ns, v.key, v.value \
-         FROM {s}checkpoints c CROSS JOIN LATERAL jsonb_each_text({}) v WHERE c.thread_id = ANY ({threads}) {condition})",
+         FROM {s}checkpoints c CROSS JOIN LATERAL jsonb_each_text({}) v WHERE {scope} {condition})",
         versions_of("c.checkpoint")
     )
 }
 
 /// The condition that nothing names the blob `b` of the threads.
-fn unnamed(threads: &str) -> String {
+fn unnamed(threads: &str, in_namespace: Option<&str>) -> String {
     format!(
-        "b.thread_id = ANY ({threads}) AND NOT EXISTS (SELECT FROM named n WHERE n.thread_id = b.thread_id \
-         AND n.checkpoint_ns = b.checkpoint_ns AND n.key = b.channel AND n.value = b.version)"
+        "{} AND NOT EXISTS (SELECT FROM named n WHERE n.thread_id = b.thread_id \
+         AND n.checkpoint_ns = b.checkpoint_ns AND n.key = b.channel AND n.value = b.version)",
+        scope("b", threads, in_namespace)
     )
 }
 
-/// Deletes the blobs of the threads `$1` that no checkpoint names, and returns their bytes by thread.
-pub(super) fn delete_blobs(s: &str) -> String {
+/// Deletes the blobs of the threads `$1` (or, of the only one, in the namespace `$2`) that no checkpoint names, and returns their bytes by thread.
+pub(super) fn delete_blobs(s: &str, in_namespace: bool) -> String {
+    let namespace = in_namespace.then_some("$2");
     format!(
         "WITH {}, gone AS (DELETE FROM {s}checkpoint_blobs b WHERE {} \
          RETURNING b.thread_id, coalesce(pg_column_size(b.blob), 0) AS bytes) \
          SELECT thread_id, sum(bytes)::int8 FROM gone GROUP BY thread_id",
-        named(s, "$1", false),
-        unnamed("$1")
+        named(s, "$1", namespace, false),
+        unnamed("$1", namespace)
     )
 }
 
@@ -135,7 +160,7 @@ pub(super) fn count_blobs(s: &str) -> String {
     format!(
         "WITH k AS MATERIALIZED ({KEYS}), {} SELECT b.thread_id, sum(coalesce(pg_column_size(b.blob), 0))::int8 \
          FROM {s}checkpoint_blobs b WHERE {} GROUP BY b.thread_id",
-        named(s, "$4", true),
-        unnamed("$4")
+        named(s, "$4", None, true),
+        unnamed("$4", None)
     )
 }

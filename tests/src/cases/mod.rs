@@ -16,6 +16,7 @@ mod forks;
 mod get_tuple;
 mod ids;
 mod invalid;
+mod keep_last;
 mod leases;
 mod list;
 mod listing;
@@ -80,6 +81,7 @@ pub fn saver_cases() -> Vec<Case> {
         invalid::cases,
         encryption::cases,
         rekey::cases,
+        keep_last::cases,
         opaque::cases,
         #[cfg(feature = "model")]
         model::cases,

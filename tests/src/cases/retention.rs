@@ -65,7 +65,12 @@ fn id_at(hours_ago: u64) -> Str {
 }
 
 /// Puts a chain of checkpoints of these ages in hours, the oldest first.
-async fn aged(ctx: &Ctx, thread_id: &Str, checkpoint_ns: &str, ages: &[u64]) -> Result<Vec<CheckpointConfig>> {
+async fn aged(
+    ctx: &Ctx,
+    thread_id: &Str,
+    checkpoint_ns: &str,
+    ages: &[u64],
+) -> Result<Vec<CheckpointConfig>> {
     let mut config = CheckpointConfig::new(thread_id.clone()).with_checkpoint_ns(checkpoint_ns);
     let mut stored = Vec::new();
     for (step, age) in (0..).zip(ages) {
@@ -78,7 +83,11 @@ async fn aged(ctx: &Ctx, thread_id: &Str, checkpoint_ns: &str, ages: &[u64]) -> 
 }
 
 /// Plans and runs, and fails if they differ or a thread was busy.
-async fn retain(ctx: &Ctx, threads: &[&str], policy: &Retention) -> std::result::Result<RetainReport, Failure> {
+async fn retain(
+    ctx: &Ctx,
+    threads: &[&str],
+    policy: &Retention,
+) -> std::result::Result<RetainReport, Failure> {
     let options = RetainOptions::default().now(SystemTime::now());
     let before = counts(ctx, threads).await?;
     let plan = ctx.saver().retain(threads, policy, &options.dry_run(true)).await?;
@@ -161,7 +170,8 @@ async fn idle_for_deletes_whole_threads(ctx: Ctx) -> Done {
     ensure_eq!(counts(&ctx, &[&idle]).await?, 0, "the idle thread");
     ensure_eq!(counts(&ctx, &[&active]).await?, 4, "the active thread");
     ensure_eq!(counts(&ctx, &[&writing]).await?, 3, "the writing thread");
-    let ids: Vec<Str> = ctx.saver().list_thread_ids(ThreadQuery::all().prefix(idle.clone())).try_collect().await?;
+    let ids: Vec<Str> =
+        ctx.saver().list_thread_ids(ThreadQuery::all().prefix(idle.clone())).try_collect().await?;
     ensure_eq!(ids, Vec::<Str>::new(), "threads with anything stored");
     Ok(())
 }
@@ -305,7 +315,8 @@ async fn deltas(ctx: &Ctx, thread_id: &Str, steps: i64, snapshots: &[i64]) -> Re
             let counted = checkpoint_core::Value::Array(vec![1.into(), 1.into()]);
             counters.push(("log".into(), counted));
         }
-        let metadata = metadata(step).with("counters_since_delta_snapshot", checkpoint_core::Value::Map(counters));
+        let metadata =
+            metadata(step).with("counters_since_delta_snapshot", checkpoint_core::Value::Map(counters));
         config = put_with(ctx.saver(), &config, &made, &metadata).await?;
         write(ctx.saver(), &config, "task", &[("log", step.into())]).await?;
         stored.push(config.clone());
@@ -352,7 +363,8 @@ async fn writes_ahead_of_their_checkpoint_stay(ctx: Ctx) -> Done {
     let ahead = Checkpoint::with_id(id_at(20));
     let config = newest.clone().with_checkpoint_id(ahead.id.clone());
     write(ctx.saver(), &config, "task", &[("ch", "early".into())]).await?;
-    let child = CheckpointConfig::new(thread_id.clone()).with_checkpoint_ns("child:1").with_checkpoint_id(id_at(45));
+    let child =
+        CheckpointConfig::new(thread_id.clone()).with_checkpoint_ns("child:1").with_checkpoint_id(id_at(45));
     write(ctx.saver(), &child, "task", &[("ch", "first".into())]).await?;
     let report = retain(&ctx, &[&thread_id], &Retention::new().keep_last(1).max_age(hours(1))).await?;
     ensure_eq!(report.total().writes, 0, "writes that went");
