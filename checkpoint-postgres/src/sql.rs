@@ -212,15 +212,15 @@ statements! { |s|
     lock_threads: "retain" = retention::lock();
     stored: "retain" = retention::stored(s, false);
     stored_writes: "retain" = retention::writes(s, false);
-    stored_in_namespace: "put with keep_last" = retention::stored(s, true);
-    stored_writes_in_namespace: "put with keep_last" = retention::writes(s, true);
+    stored_in_namespace: "retain" = retention::stored(s, true);
+    stored_writes_in_namespace: "retain" = retention::writes(s, true);
     count_checkpoints: "put with keep_last" = retention::count(s);
     tasks: "retain by keys" = retention::tasks(s);
     summaries: "retain" = retention::summaries(s);
     delete_checkpoints: "retain by keys" = retention::delete(s);
     cut_parents: "retain by keys" = retention::cut_parents(s);
     delete_unnamed_blobs: "retain" = retention::delete_blobs(s, false);
-    delete_unnamed_blobs_in_namespace: "put with keep_last" = retention::delete_blobs(s, true);
+    delete_unnamed_blobs_in_namespace: "retain" = retention::delete_blobs(s, true);
     count_unnamed_blobs: "retain" = retention::count_blobs(s);
     may_delete_leases: "retain of idle threads" =
         "SELECT coalesce(has_table_privilege(to_regclass($1::text), 'DELETE'), false)".to_owned();

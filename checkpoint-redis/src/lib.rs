@@ -173,6 +173,7 @@ mod pages;
 mod prune;
 mod read;
 mod rekey;
+mod retention;
 mod repair;
 mod reply;
 mod row;

@@ -62,9 +62,10 @@ pub(super) fn stored(s: &str, in_namespace: bool) -> String {
         "SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, \
          CASE WHEN substr(c.checkpoint_id, 15, 1) <> '6' THEN c.checkpoint->>'ts' END AS ts, \
          c.metadata @> ALL ($2) AS is_pinned, \
-         CASE WHEN c.checkpoint->'v' < '{SENDS_INSIDE_FROM}' THEN EXISTS (SELECT FROM {s}checkpoint_writes w \
+         CASE WHEN c.checkpoint->'v' < '{SENDS_INSIDE_FROM}' THEN (SELECT true FROM {s}checkpoint_writes w \
          WHERE w.thread_id = c.thread_id AND w.checkpoint_ns = c.checkpoint_ns \
-         AND w.checkpoint_id = c.parent_checkpoint_id AND w.channel = '{TASKS}') ELSE false END AS sends, \
+         AND w.checkpoint_id = c.parent_checkpoint_id AND w.channel = '{TASKS}' \
+         ORDER BY w.task_id, w.idx LIMIT 1) END AS sends, \
          coalesce(c.metadata ?| ARRAY['counters_since_delta_snapshot', 'delta_writes_versioned'] \
          OR jsonb_path_exists(c.checkpoint, '$.channel_values.* ? (@ == true)'), true) AS deltas, \
          (coalesce(pg_column_size(c.checkpoint), 0) + coalesce(pg_column_size(c.metadata), 0))::int8 AS bytes \
