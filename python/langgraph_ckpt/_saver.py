@@ -337,6 +337,8 @@ class Saver(Closing, SettingUp, BaseCheckpointSaver[str]):
             raise RuntimeError("a retention sweeper is running; stop it first")
         if not sweep_interval_minutes > 0:
             raise ValueError("sweep_interval_minutes must be greater than zero")
+        if isinstance(policy.get("thread_ids"), str):
+            raise TypeError("thread_ids must be a sequence of str, not a str")
         # Checks the policy without reading a thread.
         self.retain(**{**policy, "thread_ids": [], "dry_run": True})
 
