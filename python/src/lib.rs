@@ -20,6 +20,7 @@ mod memory;
 mod opened;
 mod postgres;
 mod redis;
+mod retention;
 mod runtime;
 mod saver;
 mod sqlite;
