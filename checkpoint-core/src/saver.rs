@@ -11,7 +11,7 @@ use futures_util::{Stream, StreamExt, TryStreamExt};
 
 use crate::delta::DeltaChannelHistory;
 use crate::filter::FilterSemantics;
-use crate::retention::{self, RetainBatch};
+use crate::retention::{self, RetainBatch, Usage, UsageOptions};
 use crate::thread::Thread;
 use crate::version::{self, ChannelVersion, ChannelVersions};
 use crate::{
@@ -34,6 +34,8 @@ pub struct SaverCapabilities {
     pub prune: bool,
     /// [`BaseCheckpointSaver::retain`] works.
     pub retain: bool,
+    /// [`BaseCheckpointSaver::usage`] works.
+    pub usage: bool,
     /// [`BaseCheckpointSaver::acquire_lease`] works.
     pub leases: bool,
     /// [`BaseCheckpointSaver::rekey`] works.
@@ -56,6 +58,7 @@ impl SaverCapabilities {
             copy_thread: false,
             prune: false,
             retain: false,
+            usage: false,
             leases: false,
             rekey: false,
             durable: true,
@@ -65,7 +68,7 @@ impl SaverCapabilities {
         }
     }
 
-    /// Every method; durable; stores whole checkpoints.
+    /// Every method but [`usage`](BaseCheckpointSaver::usage); durable; stores whole checkpoints.
     pub const fn all(filter: FilterSemantics) -> Self {
         Self {
             delete_for_runs: true,
@@ -82,6 +85,13 @@ impl SaverCapabilities {
     #[must_use]
     pub const fn in_memory(mut self) -> Self {
         (self.durable, self.immediate, self.rekey) = (false, true, false);
+        self
+    }
+
+    /// The same with [`BaseCheckpointSaver::usage`].
+    #[must_use]
+    pub const fn with_usage(mut self) -> Self {
+        self.usage = true;
         self
     }
 
@@ -389,6 +399,18 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
         Err(Error::unsupported(self.backend(), "retain"))
     }
 
+    /// Measures how much the database holds: reads every row's size, but no value, and keeps only sums in memory.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) unless the capability is set, and any error from the database.
+    ///
+    /// # Cancellation
+    /// Changes nothing; may be dropped at any time.
+    async fn usage(&self, options: &UsageOptions) -> Result<Usage> {
+        let _ = options;
+        Err(Error::unsupported(self.backend(), "usage"))
+    }
+
     /// Acquires the lease of a thread, which need not have a checkpoint, for this long after each use. It takes over a
     /// lease that has expired. The database's clock decides, or, for a database without one, this machine's.
     ///
@@ -565,6 +587,9 @@ macro_rules! forward {
                 options: &RetainOptions,
             ) -> Result<RetainReport> {
                 (**self).retain(thread_ids, policy, options).await
+            }
+            async fn usage(&self, options: &UsageOptions) -> Result<Usage> {
+                (**self).usage(options).await
             }
             async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {
                 (**self).acquire_lease(thread_id, ttl).await

@@ -106,11 +106,11 @@ impl PostgresSaverBuilder {
         self
     }
 
-    /// Prunes behind each `put`: of its namespace, at least the newest `count` checkpoints stay, and normally at most twice as
-    /// many, besides the ancestors that their delta channels need. Branches that runs work on at the same time count together,
+    /// Prunes behind each `put`: of its namespace, at least the newest `count` checkpoints stay, and normally about twice as
+    /// many at most, besides the ancestors that their delta channels need. Branches that runs work on at the same time count together,
     /// so `count` should be well above their number.
     ///
-    /// The checkpoints are counted in the same round trip. Each `count`-th call removes in a short transaction of its own,
+    /// Some calls count the checkpoints, in the same round trip. About each `count`-th removes in a short transaction of its own,
     /// unless another call works on the thread at that moment; a failure is only logged.
     pub fn keep_last(mut self, count: usize) -> Self {
         self.keep_last = Some(count);

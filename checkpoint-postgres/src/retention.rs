@@ -6,6 +6,7 @@ use checkpoint_core::backend::{
     CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict,
 };
 use checkpoint_core::delta::{ChannelSummary, CheckpointSummary};
+use checkpoint_core::retention::{DayUsage, ThreadUsage, Usage, UsageOptions};
 use checkpoint_core::{
     CheckpointConfig, Error, ErrorKind, Result, RetainOptions, RetainReport, Retention, Str, ThreadStatus,
 };
@@ -116,7 +117,7 @@ pub(crate) async fn prune_behind(
                 count(shared, &connection, config.thread_id(), checkpoint_ns, keep).await?
             }
         };
-        if !keep.is_due(counted, checkpoint_id) {
+        if !keep.is_due_at_sample(counted, checkpoint_id) {
             return Ok(());
         }
         let mut connection = shared.database.connection().await?;
@@ -134,6 +135,31 @@ pub(crate) async fn prune_behind(
     }
 }
 
+/// Measures the tables: three statements, which the server works on one after the other.
+pub(crate) async fn usage(shared: &Shared, options: &UsageOptions) -> Result<Usage> {
+    let mut usage = Usage::default();
+    let largest = i64::try_from(options.largest).unwrap_or(i64::MAX);
+    for row in &shared.replica.query(&shared.sql.thread_sizes, &params![INT8: largest]).await? {
+        let (checkpoints, writes, bytes) = (unsigned(row, 1)?, unsigned(row, 2)?, unsigned(row, 3)?);
+        match row::optional_text(row, 0)? {
+            Some(thread_id) => usage.largest.push(ThreadUsage { thread_id, checkpoints, writes, bytes }),
+            None => {
+                (usage.checkpoints, usage.writes, usage.bytes) = (checkpoints, writes, bytes);
+                usage.threads = unsigned(row, 4)?;
+            }
+        }
+    }
+    for row in &shared.replica.query(&shared.sql.day_sizes, &[]).await? {
+        let day = DayUsage { checkpoints: unsigned(row, 1)?, bytes: unsigned(row, 2)? };
+        usage.days.insert(text(row, 0)?, day);
+    }
+    if let Some(row) = shared.replica.query(&shared.sql.table_sizes, &[]).await?.first() {
+        (usage.on_disk, usage.dead) = (Some(unsigned(row, 0)?), Some(unsigned(row, 1)?));
+    }
+    usage.largest.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.thread_id.cmp(&b.thread_id)));
+    Ok(usage)
+}
+
 /// Locks those threads that no other call is changing, and returns the others, too.
 async fn lock_threads<'a>(
     shared: &Shared,
@@ -143,7 +169,10 @@ async fn lock_threads<'a>(
     let locks: Vec<Lock> = threads.iter().map(|thread_id| Lock::of(thread_id)).collect();
     let keys: Vec<i32> = locks.iter().map(|lock| *lock.key()).collect();
     let params = params![INT4: lock::CLASS; INT4_ARRAY: keys];
-    let rows = transaction.query(&shared.sql.lock_threads, &params).await?;
+    // In one round trip. Where the estimates are far off, as for keys in arrays, the server would sort texts.
+    let settings = transaction
+        .batch("SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL work_mem = '16MB'");
+    let (_, rows) = try_join(settings, transaction.query(&shared.sql.lock_threads, &params)).await?;
     let (mut locked, mut busy) = (Vec::new(), Vec::new());
     for (thread_id, row) in threads.iter().zip(&rows) {
         if column(row, 0)? {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use checkpoint_core::backend::{Operation, pages, thread_id_pages, thread_pages};
+use checkpoint_core::retention::{Usage, UsageOptions};
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointLayout, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics,
@@ -83,6 +84,7 @@ impl BaseCheckpointSaver for PostgresSaver {
         let inline =
             if self.shared.codec.cipher.is_some() { InlineScalars::None } else { InlineScalars::Jsonb };
         SaverCapabilities::all(FilterSemantics::Containment)
+            .with_usage()
             .with_layout(CheckpointLayout::Channels { inline })
     }
 
@@ -209,6 +211,10 @@ impl BaseCheckpointSaver for PostgresSaver {
     ) -> Result<RetainReport> {
         let retain = retention::retain(&self.shared, thread_ids, policy, options);
         self.shared.calls.run(Operation::retain(thread_ids, options), retain).await
+    }
+
+    async fn usage(&self, options: &UsageOptions) -> Result<Usage> {
+        self.shared.calls.run(Operation::usage(), retention::usage(&self.shared, options)).await
     }
 
     async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {

@@ -222,6 +222,10 @@ statements! { |s|
     delete_unnamed_blobs: "retain" = retention::delete_blobs(s, false);
     delete_unnamed_blobs_in_namespace: "retain" = retention::delete_blobs(s, true);
     count_unnamed_blobs: "retain" = retention::count_blobs(s);
+    /// The largest `$1` threads, then, with a NULL for a thread, the sums over all, and how many there are.
+    thread_sizes: "usage" = retention::thread_sizes(s);
+    day_sizes: "usage" = retention::day_sizes(s);
+    table_sizes: "usage" = retention::table_sizes(s);
     may_delete_leases: "retain of idle threads" =
         "SELECT coalesce(has_table_privilege(to_regclass($1::text), 'DELETE'), false)".to_owned();
     delete_expired_leases: "retain of idle threads" = format!(

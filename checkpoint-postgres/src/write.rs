@@ -78,8 +78,10 @@ pub(crate) async fn put(
         shared.database.run(run).await
     };
     let prune_behind = async |count| match shared.keep_last {
-        Some(keep) => retention::prune_behind(shared, config, &checkpoint.id, keep, count).await,
-        None => {}
+        Some(keep) if keep.samples(&checkpoint.id) => {
+            retention::prune_behind(shared, config, &checkpoint.id, keep, count).await
+        }
+        _ => {}
     };
     let all = &checkpoint.channel_versions;
     let is_plain = !requirement.parent_is_latest && options.step_key.is_none() && options.lease.is_none();
@@ -215,7 +217,8 @@ impl CheckpointRow<'_> {
             return Ok(Stored { is_stored: true, ..Stored::default() });
         }
         let put = connection.query(sql, &params);
-        let (rows, count) = match shared.keep_last {
+        let keep_last = shared.keep_last.filter(|keep| keep.samples(self.checkpoint_id));
+        let (rows, count) = match keep_last {
             None => (put.await?, None),
             // In one round trip; the server runs it after the first one.
             Some(keep) => {

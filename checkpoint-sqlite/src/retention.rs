@@ -4,6 +4,7 @@ use checkpoint_core::backend::{
     CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict,
 };
 use checkpoint_core::delta::{CheckpointReader, CheckpointSummary};
+use checkpoint_core::retention::{ThreadUsage, Usage, UsageOptions};
 use checkpoint_core::serde::document;
 use checkpoint_core::{
     FilterSemantics, Result, RetainOptions, RetainReport, Retention, Str, ThreadStatus, id,
@@ -108,6 +109,37 @@ pub(crate) fn prune_behind(
             Ok(())
         }
     }
+}
+
+/// Measures the file, all of it in one state.
+pub(crate) fn usage(config: &Config, open: &Open, options: &UsageOptions) -> Result<Usage> {
+    open.snapshot(|open| {
+        let mut usage = Usage::default();
+        let thread = |row: &Row<'_>| {
+            let (thread_id, checkpoints) = (row::text(row, 0)?, count(row, 1)?);
+            let (writes, bytes) = (count(row, 2)?, count(row, 3)?);
+            usage.add_thread(ThreadUsage { thread_id, checkpoints, writes, bytes }, options);
+            Ok(None::<()>)
+        };
+        query_all(open, sql::SELECT_THREAD_SIZES, (), thread)?;
+        let day = |row: &Row<'_>| {
+            let (thread_id, checkpoint_ns, id) = (row::text(row, 0)?, row::text(row, 1)?, row::text(row, 2)?);
+            let ts = match id::unix_micros(&id) {
+                Some(_) => None,
+                // A checkpoint that cannot be opened has no time.
+                None => timestamp(config, open, CheckpointKey::new(&thread_id, &checkpoint_ns, &id))
+                    .unwrap_or(None),
+            };
+            usage.add_to_day(&id, ts.as_deref(), count(row, 3)?);
+            Ok(None::<()>)
+        };
+        query_all(open, sql::SELECT_CHECKPOINT_SIZES, (), day)?;
+        let sizes = |row: &Row<'_>| Ok((count(row, 0)?, count(row, 1)?));
+        if let Some((on_disk, dead)) = query_one(open, sql::SELECT_FILE_SIZE, (), sizes)? {
+            (usage.on_disk, usage.dead) = (Some(on_disk), Some(dead));
+        }
+        Ok(usage)
+    })
 }
 
 /// Decides what goes of a thread.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use checkpoint_core::backend::{Decision, Operation, PreparedWrites, pages, thread_id_pages, thread_pages};
+use checkpoint_core::retention::{Usage, UsageOptions};
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics, Lease, ListQuery,
@@ -52,7 +53,7 @@ impl BaseCheckpointSaver for SqliteSaver {
     }
 
     fn capabilities(&self) -> SaverCapabilities {
-        SaverCapabilities::all(FilterSemantics::Equality)
+        SaverCapabilities::all(FilterSemantics::Equality).with_usage()
     }
 
     async fn setup(&self) -> Result<()> {
@@ -237,6 +238,12 @@ impl BaseCheckpointSaver for SqliteSaver {
     ) -> Result<RetainReport> {
         let retain = retention::retain(&self.workers, thread_ids, policy, options);
         self.workers.calls.run(Operation::retain(thread_ids, options), retain).await
+    }
+
+    async fn usage(&self, options: &UsageOptions) -> Result<Usage> {
+        let options = *options;
+        let usage = self.workers.read(move |config, open| retention::usage(config, open, &options));
+        self.workers.calls.run(Operation::usage(), usage).await
     }
 
     async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {

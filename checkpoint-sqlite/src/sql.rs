@@ -143,6 +143,16 @@ pub(crate) const SELECT_STORED_WRITES: &str = "SELECT checkpoint_ns, checkpoint_
 pub(crate) const SELECT_TASKS: &str =
     "SELECT task_id, channel FROM writes WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
 
+/// The sizes of all threads; SQLite sorts them on disk.
+pub(crate) const SELECT_THREAD_SIZES: &str = "SELECT thread_id, sum(checkpoints), sum(writes), sum(bytes) FROM (\
+    SELECT thread_id, 1 AS checkpoints, 0 AS writes, \
+    ifnull(octet_length(checkpoint), 0) + ifnull(octet_length(metadata), 0) AS bytes FROM checkpoints UNION ALL \
+    SELECT thread_id, 0, 1, ifnull(octet_length(value), 0) FROM writes) GROUP BY thread_id";
+pub(crate) const SELECT_CHECKPOINT_SIZES: &str = "SELECT thread_id, checkpoint_ns, checkpoint_id, \
+    ifnull(octet_length(checkpoint), 0) + ifnull(octet_length(metadata), 0) FROM checkpoints";
+pub(crate) const SELECT_FILE_SIZE: &str = "SELECT page_count * page_size, freelist_count * page_size \
+    FROM pragma_page_count, pragma_page_size, pragma_freelist_count";
+
 pub(crate) const SELECT_LEASE: &str = "SELECT token, expires_at FROM checkpoint_leases WHERE thread_id = ?1";
 pub(crate) const UPSERT_LEASE: &str = "INSERT OR REPLACE INTO checkpoint_leases \
     (thread_id, holder, token, expires_at) VALUES (?1, ?2, ?3, ?4)";

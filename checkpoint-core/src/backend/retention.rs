@@ -87,7 +87,7 @@ pub struct Verdict {
 }
 
 /// The time of a checkpoint in microseconds since 1970, if it is known.
-fn time_of(checkpoint_id: &str, ts: Option<&str>) -> Option<i64> {
+pub(crate) fn time_of(checkpoint_id: &str, ts: Option<&str>) -> Option<i64> {
     let of_ts = || chrono::DateTime::parse_from_rfc3339(ts?).ok().map(|time| time.timestamp_micros());
     id::unix_micros(checkpoint_id).or_else(of_ts)
 }
@@ -365,6 +365,19 @@ impl KeepLast {
         hash.is_multiple_of(u64::try_from(self.0).unwrap_or(u64::MAX))
     }
 
+    /// Whether to count the checkpoints after a `put` of this one, where counting takes time: after some calls, of which there
+    /// are several for each time that it is due.
+    pub fn samples(self, checkpoint_id: &str) -> bool {
+        let hash = xxhash_rust::xxh3::xxh3_64(checkpoint_id.as_bytes());
+        hash.is_multiple_of(u64::try_from(self.0 / 4).unwrap_or(1).max(1))
+    }
+
+    /// Like [`is_due`](Self::is_due), where only [samples](Self::samples) are counted.
+    pub fn is_due_at_sample(self, count: usize, checkpoint_id: &str) -> bool {
+        let hash = xxhash_rust::xxh3::xxh3_64(checkpoint_id.as_bytes()) >> 32;
+        count >= self.0.saturating_mul(2) && (count < self.0.saturating_mul(4) || hash.is_multiple_of(4))
+    }
+
     /// What then stays. The thread that was put to does not wait for a person.
     pub fn policy(self) -> Retention {
         Retention::new().keep_last(self.0).include_waiting(true)
@@ -374,6 +387,18 @@ impl KeepLast {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn some_puts_count() {
+        let counting = |keep| (0..1000).filter(|at| KeepLast(keep).samples(&format!("id-{at}"))).count();
+        assert_eq!((counting(1), counting(7)), (1000, 1000));
+        assert!((100..300).contains(&counting(20)), "{}", counting(20));
+        let due = |count: usize| {
+            (0..1000).filter(|at| KeepLast(20).is_due_at_sample(count, &format!("id-{at}"))).count()
+        };
+        assert_eq!((due(39), due(40), due(79)), (0, 1000, 1000));
+        assert!((150..350).contains(&due(80)), "{}", due(80));
+    }
 
     #[test]
     fn most_puts_prune_nothing() {

@@ -1,9 +1,11 @@
 //! `prune` and `retain`, and what `keep_last` does behind a `put`.
 
+use std::collections::BTreeMap;
+
 use super::saver::{InMemorySaver, Row, State};
 use crate::backend::{CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict};
 use crate::filter::FilterSemantics;
-use crate::retention::{RetainOptions, RetainReport, Retention};
+use crate::retention::{RetainOptions, RetainReport, Retention, ThreadUsage, Usage, UsageOptions};
 use crate::{ChannelValue, CheckpointConfig, PruneStrategy, Result, Str, ThreadStatus};
 
 impl InMemorySaver {
@@ -48,6 +50,31 @@ impl InMemorySaver {
             }
         }
         Ok(report)
+    }
+}
+
+impl InMemorySaver {
+    pub(super) fn measure(&self, options: &UsageOptions) -> Usage {
+        let mut usage = Usage::default();
+        for (thread_id, namespaces) in &self.read().threads {
+            let mut thread = ThreadUsage { thread_id: thread_id.clone(), ..ThreadUsage::default() };
+            for namespace in namespaces.values() {
+                for (id, row) in &namespace.checkpoints {
+                    let bytes = row_size(row);
+                    usage.add_to_day(id, Some(&row.checkpoint.ts), bytes);
+                    thread.checkpoints += 1;
+                    thread.bytes += bytes;
+                }
+                for write in namespace.writes.values().flat_map(BTreeMap::values) {
+                    thread.writes += 1;
+                    thread.bytes += size(&write.value);
+                }
+            }
+            if thread.checkpoints + thread.writes > 0 {
+                usage.add_thread(thread, options);
+            }
+        }
+        usage
     }
 }
 
@@ -160,8 +187,13 @@ fn stored(
         ts: Some(row.checkpoint.ts.clone()),
         is_pinned: policy.pinned.as_ref().is_some_and(|filter| filter.matches(&row.metadata, semantics)),
         needs_parent: false,
-        bytes: row.checkpoint.channel_values.values().map(size).sum(),
+        bytes: row_size(row),
     }
+}
+
+/// The bytes of a checkpoint's values, about.
+fn row_size(row: &Row) -> u64 {
+    row.checkpoint.channel_values.values().map(size).sum()
 }
 
 /// The bytes of a value, about.

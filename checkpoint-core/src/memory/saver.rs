@@ -18,6 +18,7 @@ use crate::backend::{
 };
 use crate::delta::{ChannelSummary, CheckpointSummary, DeltaChannelHistory, HistoryWalk};
 use crate::filter::FilterSemantics;
+use crate::retention::{Usage, UsageOptions};
 use crate::{
     BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointLayout,
     CheckpointMetadata, CheckpointTuple, InlineScalars, Lease, ListQuery, PendingWrite, PruneStrategy,
@@ -507,7 +508,7 @@ impl BaseCheckpointSaver for InMemorySaver {
 
     fn capabilities(&self) -> SaverCapabilities {
         let layout = CheckpointLayout::Channels { inline: InlineScalars::All };
-        SaverCapabilities::all(self.semantics).in_memory().with_layout(layout)
+        SaverCapabilities::all(self.semantics).in_memory().with_usage().with_layout(layout)
     }
 
     async fn setup(&self) -> Result<()> {
@@ -645,6 +646,11 @@ impl BaseCheckpointSaver for InMemorySaver {
     ) -> Result<RetainReport> {
         let retain = async { self.retain_threads(thread_ids, policy, options) };
         self.calls.run(Operation::retain(thread_ids, options), retain).await
+    }
+
+    async fn usage(&self, options: &UsageOptions) -> Result<Usage> {
+        let usage = async { Ok(self.measure(options)) };
+        self.calls.run(Operation::usage(), usage).await
     }
 
     async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {

@@ -54,11 +54,13 @@ mod policy;
 mod report;
 mod run;
 mod sweeper;
+mod usage;
 
 pub use options::RetainOptions;
 pub use policy::{Limits, Retention};
 pub use report::{Freed, RetainReport, Rule};
 pub use run::{RetainBatch, RetainSummary};
 pub use sweeper::{SweepOptions, Sweeper};
+pub use usage::{DayUsage, ThreadUsage, Usage, UsageOptions};
 
 pub(crate) use run::retain_all;

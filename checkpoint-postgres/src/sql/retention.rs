@@ -129,7 +129,7 @@ fn named(s: &str, threads: &str, in_namespace: Option<&str>, planned: bool) -> S
         ""
     };
     format!(
-        "named AS MATERIALIZED (SELECT DISTINCT c.thread_id, c.checkpoint_ns, v.key, v.value \
+        "named AS MATERIALIZED (SELECT c.thread_id, c.checkpoint_ns, v.key, v.value \
          FROM {s}checkpoints c CROSS JOIN LATERAL jsonb_each_text({}) v WHERE {scope} {condition})",
         versions_of("c.checkpoint")
     )
@@ -163,5 +163,50 @@ pub(super) fn count_blobs(s: &str) -> String {
          FROM {s}checkpoint_blobs b WHERE {} GROUP BY b.thread_id",
         named(s, "$4", None, true),
         unnamed("$4", None)
+    )
+}
+
+/// The sizes of the largest `$1` threads: checkpoints, writes, bytes. Then, without a thread, the sums over all threads, and
+/// how many there are.
+pub(super) fn thread_sizes(s: &str) -> String {
+    format!(
+        "WITH t AS MATERIALIZED (SELECT thread_id, coalesce(sum(checkpoints), 0)::int8 AS checkpoints, \
+         coalesce(sum(writes), 0)::int8 AS writes, coalesce(sum(bytes), 0)::int8 AS bytes FROM ( \
+         SELECT thread_id, count(*) AS checkpoints, 0 AS writes, \
+         sum(coalesce(pg_column_size(checkpoint), 0) + coalesce(pg_column_size(metadata), 0)) AS bytes \
+         FROM {s}checkpoints GROUP BY thread_id UNION ALL \
+         SELECT thread_id, 0, 0, sum(coalesce(pg_column_size(blob), 0)) FROM {s}checkpoint_blobs GROUP BY thread_id UNION ALL \
+         SELECT thread_id, 0, count(*), sum(coalesce(pg_column_size(blob), 0)) FROM {s}checkpoint_writes GROUP BY thread_id) p \
+         GROUP BY thread_id) \
+         (SELECT thread_id, checkpoints, writes, bytes, 1::int8 FROM t ORDER BY bytes DESC, thread_id LIMIT $1) UNION ALL \
+         SELECT NULL, coalesce(sum(checkpoints), 0)::int8, coalesce(sum(writes), 0)::int8, \
+         coalesce(sum(bytes), 0)::int8, count(*) FROM t"
+    )
+}
+
+/// The checkpoints of each day and their bytes.
+pub(super) fn day_sizes(s: &str) -> String {
+    // The time in a version 6 id counts 100 ns since 1582.
+    format!(
+        "SELECT day, count(*), sum(bytes)::int8 FROM (SELECT CASE \
+         WHEN checkpoint_id ~ '^[0-9a-f]{{8}}-[0-9a-f]{{4}}-6[0-9a-f]{{3}}-' THEN to_char(to_timestamp((('x' || \
+         substr(checkpoint_id, 1, 8) || substr(checkpoint_id, 10, 4) || substr(checkpoint_id, 16, 3))::bit(60)::int8 \
+         - 122192928000000000) / 10000000) AT TIME ZONE 'UTC', 'YYYY-MM-DD') \
+         WHEN checkpoint->>'ts' ~ '^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}T' THEN left(checkpoint->>'ts', 10) END AS day, \
+         coalesce(pg_column_size(checkpoint), 0) + coalesce(pg_column_size(metadata), 0) AS bytes \
+         FROM {s}checkpoints) c WHERE day IS NOT NULL GROUP BY day"
+    )
+}
+
+/// The bytes of the tables with their indexes, and how many of them are of dead rows, by the server's estimate.
+pub(super) fn table_sizes(s: &str) -> String {
+    let name = |table: &str| format!("'{}{table}'::regclass", s.replace('\'', "''"));
+    format!(
+        "SELECT sum(pg_total_relation_size(relid))::int8, sum(CASE WHEN n_live_tup + n_dead_tup > 0 THEN \
+         pg_total_relation_size(relid)::numeric * n_dead_tup / (n_live_tup + n_dead_tup) ELSE 0 END)::int8 \
+         FROM pg_stat_all_tables WHERE relid IN ({}, {}, {})",
+        name("checkpoints"),
+        name("checkpoint_blobs"),
+        name("checkpoint_writes")
     )
 }

@@ -34,6 +34,8 @@ fn is_acceptable(call: &str, access: &Access, one_thread: bool) -> bool {
         "list of a thread" => access.table == "checkpoints" && (one_thread || !access.index.is_empty()),
         // The row that was found by its key.
         "rekey of a value" => access.how == "Tid Scan",
+        // Everything is measured.
+        "usage" => true,
         // Jumps from thread to thread.
         "list_threads" | "list_thread_ids" => access.how == "Index Only Scan",
         _ => false,
