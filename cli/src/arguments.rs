@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use checkpoint_core::ThreadStatus;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub(crate) use retain::Retain;
+pub(crate) use retain::{AskedUsage, Retain};
 pub(crate) use store::{Ann, Distance, Index, NGRAMS, StoreCommand, VectorType};
 
 use crate::failure::EXIT_CODES;
@@ -173,6 +173,16 @@ Examples:
         #[command(flatten)]
         consent: Consent,
     },
+    /// Show how much the database holds: in all, the largest threads, by day, and what a policy would free.
+    ///
+    /// BYTES are those of values and metadata as they are stored, without keys and indexes. Reads the keys and sizes of all
+    /// checkpoints, but no values.
+    #[command(after_help = "\
+Examples:
+  ckpt usage
+  ckpt usage --largest 3 --json
+  ckpt usage --keep-last 20 --idle-for 90d    # what this policy would free")]
+    Usage(AskedUsage),
     /// Remove what a retention policy no longer keeps: old checkpoints, and threads that nobody uses.
     ///
     /// --keep-last and --max-age each remove checkpoints, --idle-for removes whole threads. Always kept are the newest

@@ -242,6 +242,35 @@ fn retention_removes_what_its_policy_does_not_keep() {
     assert_eq!(threads(&golden), 0);
 }
 
+#[test]
+fn usage_counts_what_is_stored() {
+    let golden = Golden::new();
+    let threads = golden.lines(&["threads", "--json"]);
+    let used = golden.lines(&["usage", "--json", "--largest", "2"]).remove(0);
+    assert_eq!(used["threads"], threads.len());
+    let checkpoints: usize = threads
+        .iter()
+        .map(|row| golden.lines(&["history", row["thread_id"].as_str().unwrap(), "--json"]).len())
+        .sum();
+    assert_eq!(used["checkpoints"], checkpoints);
+    let largest = used["largest"].as_array().unwrap();
+    assert!(largest.len() == 2 && largest[0]["bytes"].as_u64() >= largest[1]["bytes"].as_u64());
+    assert_eq!(used["days"][0]["day"], "2026-11-20");
+    assert_eq!(
+        used["days"].as_array().unwrap().iter().map(|day| day["checkpoints"].as_u64().unwrap()).sum::<u64>(),
+        checkpoints as u64
+    );
+    assert!(used["on_disk"].as_u64() > used["bytes"].as_u64() && used["would_go"].is_null());
+    let planned = golden.lines(&["usage", "--json", "--keep-last", "1"]).remove(0);
+    let dry = golden.lines(&["retain", "--keep-last", "1", "--dry-run", "--json"]).remove(0);
+    assert_eq!(planned["would_go"], dry["removed"]);
+    assert!(failure(&golden.run(&["usage", "--keep-last", "0"]), 2).contains("keep_last"));
+    let text = golden.text(&["usage", "--idle-for", "1s", "--days", "0"]);
+    assert!(
+        text.contains("LARGEST THREADS") && text.contains("The policy would remove") && !text.contains("DAY")
+    );
+}
+
 /// The numbers of `ckpt rekey --json`: values by key id or cipher, sealed again, left, and failed threads.
 fn rekeyed(output: &std::process::Output) -> (BTreeMap<String, u64>, [u64; 3]) {
     let line: Json = serde_json::from_slice(&output.stdout).unwrap();
@@ -513,6 +542,7 @@ fn completions_know_the_commands() {
         "delete-thread",
         "prune",
         "retain",
+        "usage",
         "conformance",
     ] {
         let help = text(&ckpt().args([command, "--help"]).output().unwrap());

@@ -57,6 +57,19 @@ pub(crate) struct Retain {
     pub(crate) consent: Consent,
 }
 
+/// The arguments of `usage`.
+#[derive(Debug, Args)]
+pub(crate) struct AskedUsage {
+    /// How many of the largest threads are listed.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) largest: usize,
+    /// How many of the newest days are listed.
+    #[arg(long, value_name = "N", default_value_t = 14)]
+    pub(crate) days: usize,
+    #[command(flatten)]
+    pub(crate) policy: Policy,
+}
+
 impl Policy {
     /// Whether any rule is given.
     pub(crate) fn is_given(&self) -> bool {

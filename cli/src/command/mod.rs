@@ -11,6 +11,7 @@ mod retain;
 mod show;
 mod store;
 mod threads;
+mod usage;
 
 use std::io::Write;
 
@@ -67,6 +68,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
                 manage::prune(saver, threads, strategy, consent.yes, options.json).await
             };
             on(&options, Sealed::Refuse, run).await
+        }
+        Command::Usage(asked) => {
+            on(&options, Sealed::Refuse, async |saver| usage::run(saver, &asked, options.json).await).await
         }
         Command::Retain(asked) => {
             on(&options, Sealed::Refuse, async |saver| retain::run(saver, &asked, options.json).await).await

@@ -70,7 +70,7 @@ pub(crate) async fn run(saver: &Saver, asked: &Retain, json: bool) -> Result<()>
     failures.into_result(report.threads + count)
 }
 
-fn freed(freed: &Freed) -> Json {
+pub(super) fn freed(freed: &Freed) -> Json {
     let Freed { threads, checkpoints, writes, bytes, .. } = freed;
     json!({ "threads": threads, "checkpoints": checkpoints, "writes": writes, "bytes": bytes })
 }
