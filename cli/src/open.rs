@@ -1,5 +1,7 @@
 //! Opens the saver or the store of a URL. Only this module knows the backends.
 
+mod mongo;
+mod parameters;
 mod redis;
 mod store;
 
@@ -11,6 +13,7 @@ use checkpoint_core::{BaseCheckpointSaver, Cipher};
 use checkpoint_postgres::{PostgresConfig, PostgresSaver};
 use checkpoint_sqlite::SqliteSaver;
 
+use self::mongo::MongoUrl;
 use self::redis::RedisUrl;
 pub(crate) use store::{Scratch, Store, Vectors, store};
 
@@ -18,7 +21,8 @@ use crate::arguments::Options;
 use crate::failure::{Failure, Result};
 
 /// The URLs that this program can open.
-const KNOWN: &str = "sqlite:PATH, postgres://USER@HOST/DATABASE, \"host=HOST dbname=DATABASE\" or \
+const KNOWN: &str = "sqlite:PATH, postgres://USER@HOST/DATABASE, \"host=HOST dbname=DATABASE\", \
+                     mongodb://USER@HOST/DATABASE (or mongodb+srv://) or \
                      redis://USER@HOST (rediss:// with TLS, redis+cluster://, redis+sentinel://HOST/SERVICE)";
 
 /// The prefix of the flags for keys that every command has.
@@ -78,6 +82,7 @@ enum Backend<'a> {
     Sqlite(&'a Path),
     /// A connection string.
     Postgres(&'a str),
+    Mongo(MongoUrl),
     Redis(RedisUrl),
 }
 
@@ -85,6 +90,9 @@ impl<'a> Backend<'a> {
     fn of(url: &'a str) -> Result<Self> {
         if url.is_empty() {
             return Err(Failure::usage(format!("the URL is empty; this ckpt opens {KNOWN}")));
+        }
+        if MongoUrl::is_url(url) {
+            return MongoUrl::parse(url).map(Self::Mongo);
         }
         if RedisUrl::is_url(url) {
             return RedisUrl::parse(url).map(Self::Redis);
@@ -112,6 +120,7 @@ pub(crate) fn backend(url: &str) -> &'static str {
     match Backend::of(url) {
         Ok(Backend::Sqlite(_)) => "sqlite",
         Ok(Backend::Postgres(_)) => "postgres",
+        Ok(Backend::Mongo(_)) => "mongo",
         Ok(Backend::Redis(_)) => "redis",
         Err(_) => "unknown",
     }
@@ -130,6 +139,13 @@ pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<
         }
         Backend::Postgres(conn_string) => {
             let mut builder = PostgresSaver::builder(conn_string).return_sealed(return_sealed);
+            if let Some(cipher) = cipher {
+                builder = builder.cipher(cipher);
+            }
+            Arc::new(builder.build()?)
+        }
+        Backend::Mongo(url) => {
+            let mut builder = url.builder().return_sealed(return_sealed);
             if let Some(cipher) = cipher {
                 builder = builder.cipher(cipher);
             }
@@ -154,6 +170,7 @@ pub(crate) fn same_database(one: &str, other: &str) -> bool {
                 (PostgresConfig::from_conn_string(one), PostgresConfig::from_conn_string(other));
             matches!((one, other), (Ok(one), Ok(other)) if one.is_same_database(&other))
         }
+        (Ok(Backend::Mongo(one)), Ok(Backend::Mongo(other))) => one.is_same_database(&other),
         (Ok(Backend::Redis(one)), Ok(Backend::Redis(other))) => one.is_same_database(&other),
         _ => false,
     }
@@ -255,7 +272,11 @@ mod tests {
             ("redis+unix:///run/redis", "redis"),
             ("redis://h?ttl=soon", "unknown"),
             ("redish://h", "unknown"),
-            ("mongodb://h", "unknown"),
+            ("mongodb://h", "mongo"),
+            ("MongoDB+srv://me:pw@h/d?w=1", "mongo"),
+            ("mongodb://h/?ttl=soon", "unknown"),
+            ("mongo://h", "unknown"),
+            ("mysql://h", "unknown"),
             ("agents.sqlite", "unknown"),
             ("sqlite:", "unknown"),
             ("", "unknown"),
@@ -273,8 +294,10 @@ mod tests {
             assert!(same_database(one, same), "{same}");
         }
         assert!(same_database("redis://localhost", "valkey://127.0.0.1:6379?prefix=ckpt"));
+        assert!(same_database("mongodb://localhost", "mongodb://127.0.0.1:27017/langgraph"));
         for other in [
             "redis://localhost",
+            "mongodb://localhost/agents",
             "postgres://localhost:5433/agents",
             "postgres://localhost/agents?schema=s",
             "sqlite:agents",

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use checkpoint_redis::{RedisSaver, RedisSaverBuilder};
-use percent_encoding::percent_decode_str;
 
-use crate::failure::{Failure, Result};
+use super::parameters;
+use crate::failure::Result;
 
 /// What keys begin with unless the URL says otherwise.
 const DEFAULT_PREFIX: &str = "ckpt";
@@ -28,36 +28,17 @@ impl RedisUrl {
     }
 
     pub(super) fn parse(url: &str) -> Result<Self> {
-        let (start, query) = url.split_once('?').unwrap_or((url, ""));
-        let mut parsed = Self { url: start.to_owned(), prefix: None, ttl: None, scripts: true };
-        let mut separator = '?';
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            // Errors do not show the text: it may be a part of a password.
-            match pair.split_once('=').unwrap_or((pair, "")) {
-                ("prefix", value) => {
-                    let value = percent_decode_str(value).decode_utf8().map_err(|_| {
-                        Failure::usage("prefix in the URL is not UTF-8 with percent-encoded bytes")
-                    })?;
-                    parsed.prefix = Some(value.into_owned());
-                }
-                ("ttl", value) => {
-                    let seconds = value.parse().ok().filter(|seconds| *seconds > 0);
-                    let seconds = seconds.ok_or_else(|| {
-                        Failure::usage("ttl in the URL is a number of seconds: how long a thread is kept after its last write")
-                    })?;
-                    parsed.ttl = Some(Duration::from_secs(seconds));
-                }
-                ("scripts", "true") => parsed.scripts = true,
-                ("scripts", "false") => parsed.scripts = false,
-                ("scripts", _) => return Err(Failure::usage("scripts in the URL is true or false")),
-                _ => {
-                    parsed.url.push(separator);
-                    parsed.url.push_str(pair);
-                    separator = '&';
-                }
+        let (mut prefix, mut ttl, mut scripts) = (None, None, true);
+        let url = parameters::taken_out(url, |name, value| {
+            match name {
+                "prefix" => prefix = Some(parameters::text(name, value)?),
+                "ttl" => ttl = Some(parameters::ttl(value)?),
+                "scripts" => scripts = parameters::flag(name, value)?,
+                _ => return Ok(false),
             }
-        }
-        Ok(parsed)
+            Ok(true)
+        })?;
+        Ok(Self { url, prefix, ttl, scripts })
     }
 
     pub(super) fn builder(&self) -> RedisSaverBuilder {
