@@ -134,7 +134,8 @@ impl Mongo {
     {
         let mut backoff = Backoff::new(self.target.max_retries);
         loop {
-            let task = tokio::spawn(act(self.database().await?));
+            // The driver's futures are large.
+            let task = tokio::spawn(Box::pin(act(self.database().await?)));
             // A task that takes too long goes on: dropped, it would leave its connection in an unknown state.
             let error = match tokio::time::timeout(self.target.timeout, task).await {
                 Ok(Ok(Ok(done))) => return Ok(done),

@@ -59,7 +59,7 @@ pub(crate) async fn settle(
                 }
             }
             let age = DateTime::now().timestamp_millis()
-                - decision.get_datetime("at").map_or(0, |at| at.timestamp_millis());
+                - decision.get_datetime("ct").map_or(0, |at| at.timestamp_millis());
             if is_own || u128::from(age.unsigned_abs()) > GRACE.as_millis() {
                 let mut exactly = shared.mongo.by_id(thread_id, id);
                 exactly.insert("c", &*by);

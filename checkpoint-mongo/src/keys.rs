@@ -163,9 +163,9 @@ impl ThreadKeys {
         Self { thread: escape(thread_id) }
     }
 
-    /// The escaped id.
-    pub(crate) fn thread(&self) -> &str {
-        &self.thread
+    /// What all decisions begin with.
+    pub(crate) fn decisions(&self) -> String {
+        format!("{}!{}!", kind::DECISION, self.thread)
     }
 
     /// All of a kind.

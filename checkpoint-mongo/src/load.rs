@@ -112,6 +112,8 @@ pub(crate) struct WriteName {
 #[derive(Debug, Clone)]
 pub(crate) struct WriteRow {
     pub(crate) id: String,
+    /// The document without its record.
+    pub(crate) head: Document,
     pub(crate) name: WriteName,
     /// The indexes of the call that stored it: pairs of the first and the last one.
     pub(crate) siblings: Vec<(i32, i32)>,
@@ -131,7 +133,8 @@ impl WriteRow {
             Err(_) => Vec::new(),
         };
         let id = document.get_str("_id").map_err(|_| not_understood("_id"))?.to_owned();
-        Ok(Self { id, name, siblings, record: Payload::take(&mut document, "d")? })
+        let record = Payload::take(&mut document, "d")?;
+        Ok(Self { id, head: document, name, siblings, record })
     }
 }
 
@@ -178,6 +181,8 @@ fn visible(writes: Vec<WriteRow>) -> Vec<WriteRow> {
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) id: String,
+    /// The document without its records.
+    pub(crate) head: Document,
     pub(crate) thread_id: Str,
     pub(crate) checkpoint_ns: Str,
     pub(crate) checkpoint_id: Str,
@@ -201,6 +206,7 @@ impl Row {
             Ok(bytes) => names_of(bytes)?,
             Err(_) => Vec::new(),
         };
+        let (metadata, record) = (Payload::take(&mut document, "md")?, Payload::take(&mut document, "ck")?);
         Ok(Some(Self {
             id: document.get_str("_id").map_err(|_| not_understood("_id"))?.to_owned(),
             thread_id: text(&document, "t")?,
@@ -209,9 +215,10 @@ impl Row {
             parent: document.get_str("p").ok().map(Str::from),
             names,
             step: document.get_str("s").ok().map(str::to_owned),
-            metadata: Payload::take(&mut document, "md")?,
-            document: Payload::take(&mut document, "ck")?,
+            metadata,
+            document: record,
             writes: Vec::new(),
+            head: document,
         }))
     }
 

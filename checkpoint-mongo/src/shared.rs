@@ -135,6 +135,8 @@ impl Shared {
         operation: Operation<'_>,
         call: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
+        // Small where it is nested in the caller's.
+        let call = Box::pin(call);
         let state = Arc::new(Mutex::new(Fate::Running));
         let run = async {
             self.settle().await;
@@ -251,8 +253,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Stamps a document with its expiry.
+    /// Stamps a document with the time, and with its expiry.
     pub(crate) fn stamp(&self, document: &mut Document, is_data: bool) {
+        document.insert("ct", DateTime::now());
         if let Some(expiry) = self.expiry(is_data) {
             document.insert("x", expiry);
         }

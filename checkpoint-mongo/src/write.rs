@@ -1,7 +1,6 @@
 //! `put`, `put_writes` and `delete_thread`.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use checkpoint_core::backend::segments::{Address, Addresses, Segment};
@@ -13,7 +12,7 @@ use checkpoint_core::{
     PutCondition, PutOptions, PutWritesOptions, Result, Str, id,
 };
 use futures_util::future::try_join;
-use mongodb::bson::{DateTime, Document, doc};
+use mongodb::bson::{Document, doc};
 
 use crate::client::{Find, Inserted};
 use crate::decisions::{self, Race};
@@ -320,7 +319,7 @@ impl PutCall {
             }
             let decision = |id: String| {
                 let mut decision = doc! {
-                    "_id": id, "t": thread_id, "n": ns, "c": &*checkpoint.id, "at": DateTime::now(),
+                    "_id": id, "t": thread_id, "n": ns, "c": &*checkpoint.id
                 };
                 shared.stamp(&mut decision, true);
                 decision
@@ -427,7 +426,6 @@ pub(crate) fn document(
         "n": checkpoint_ns,
         "c": checkpoint_id,
         "nm": binary(&names),
-        "ct": DateTime::now(),
     };
     if let Some(parent) = parent {
         document.insert("p", parent);
@@ -561,7 +559,7 @@ async fn store_if(
             return shared.mongo.insert(&documents, false).await.map(|_| ());
         }
         let once = keys.once(checkpoint_ns, checkpoint_id, task_id);
-        let mut decision = doc! { "_id": &once, "t": &**thread_id, "c": &*own, "at": DateTime::now() };
+        let mut decision = doc! { "_id": &once, "t": &**thread_id, "c": &*own };
         shared.stamp(&mut decision, true);
         if shared.mongo.insert(std::slice::from_ref(&decision), true).await? == Inserted::All {
             return shared.mongo.insert(&documents, false).await.map(|_| ());
@@ -586,13 +584,5 @@ pub(crate) async fn delete_thread(shared: &Shared, thread_id: &str) -> Result<()
     let filters = kinds.map(|kind| shared.mongo.in_range(thread_id, &keys.all(kind))).collect();
     shared.mongo.delete(filters).await?;
     shared.forget(thread_id);
-    Ok(())
-}
-
-/// Deletes threads one after the other.
-pub(crate) async fn delete_threads(shared: &Arc<Shared>, thread_ids: &[Str]) -> Result<()> {
-    for thread_id in thread_ids {
-        delete_thread(shared, thread_id).await?;
-    }
     Ok(())
 }

@@ -201,6 +201,18 @@ pub trait Target: Debug + Send + Sync + 'static {
         Err(Error::unsupported("target", "fresh"))
     }
 
+    /// A database for one case alone, or `None` if all cases share this one. It is removed when the returned target is
+    /// dropped. For servers whose calls take longer the more others have stored.
+    ///
+    /// # Errors
+    /// Any error of the server.
+    ///
+    /// # Cancellation
+    /// A dropped call may leave an empty database.
+    async fn for_case(&self) -> Result<Option<Arc<dyn Target>>> {
+        Ok(None)
+    }
+
     /// Reads all bytes that the database has stored.
     ///
     /// # Errors
