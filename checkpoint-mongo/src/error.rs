@@ -30,6 +30,11 @@ pub(crate) type Description = (ErrorKind, &'static str, bool);
 /// The code of an insert whose `_id` is taken.
 pub(crate) const DUPLICATE: i32 = 11000;
 
+/// Whether the server refused the login.
+pub fn is_refused_connection(error: &Error) -> bool {
+    error.kind() == ErrorKind::InvalidConfig && error.message().contains(BAD_LOGIN)
+}
+
 /// The error of a call that took too long.
 pub(crate) fn timeout() -> Error {
     Error::new(ErrorKind::Timeout, SLOW).retryable(true)

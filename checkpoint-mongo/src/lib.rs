@@ -24,5 +24,6 @@ mod url;
 mod write;
 
 pub use builder::MongoSaverBuilder;
+pub use error::is_refused_connection;
 pub use mongodb;
 pub use saver::MongoSaver;
