@@ -91,7 +91,7 @@ impl<T: Send + 'static> Drop for Unbroken<T> {
         let task = DroppedCall(Arc::clone(&self.shared));
         self.runtime.spawn(async move {
             let _task = task;
-            drop(call.await.is_ok());
+            _ = call.await;
         });
     }
 }
