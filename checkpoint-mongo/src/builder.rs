@@ -11,6 +11,7 @@ use crate::MongoSaver;
 use crate::client::{Mongo, Target};
 use crate::error::{BACKEND, convert};
 use crate::shared::Shared;
+use crate::url;
 
 const DEFAULT_DATABASE: &str = "langgraph";
 const DEFAULT_COLLECTION: &str = "lg_checkpoints";
@@ -34,8 +35,8 @@ pub(crate) struct Options {
 pub struct MongoSaverBuilder {
     url: String,
     database: Option<String>,
-    collection: String,
-    sharded: bool,
+    collection: Option<String>,
+    sharded: Option<bool>,
     ttl: Option<Duration>,
     refresh_on_read: bool,
     compression: Option<i32>,
@@ -67,8 +68,8 @@ impl MongoSaverBuilder {
         Self {
             url: url.into(),
             database: None,
-            collection: DEFAULT_COLLECTION.to_owned(),
-            sharded: false,
+            collection: None,
+            sharded: None,
             ttl: None,
             refresh_on_read: false,
             compression: None,
@@ -87,20 +88,21 @@ impl MongoSaverBuilder {
         self
     }
 
-    /// Sets the collection: `lg_checkpoints` unless set. Savers with different collections share nothing.
+    /// Sets the collection: `lg_checkpoints` unless set here or as `collection` in the URL. Savers with different collections share nothing.
     pub fn collection(mut self, collection: impl Into<String>) -> Self {
-        self.collection = collection.into();
+        self.collection = Some(collection.into());
         self
     }
 
-    /// Chooses whether the collection is sharded: no unless set. Every call on a thread then names the shard key, so that one
+    /// Chooses whether the collection is sharded: no unless set here or as `sharded` in the URL. Every call on a thread then names the shard key, so that one
     /// shard answers it, and `setup()` shards the collection if it is not; see the [crate's page](crate#sharding).
     pub fn sharded(mut self, sharded: bool) -> Self {
-        self.sharded = sharded;
+        self.sharded = Some(sharded);
         self
     }
 
-    /// Sets how long after its last write a thread expires, as a whole. Unless set, threads do not expire.
+    /// Sets how long after its last write a thread expires, as a whole. Unless set here or as `ttl` in the URL (in seconds),
+    /// threads do not expire.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -186,8 +188,10 @@ impl MongoSaverBuilder {
     }
 
     fn checked(self) -> Result<(Mongo, Options)> {
-        self.check()?;
-        let parsed = ConnectionString::parse(&self.url).map_err(|error| {
+        let (url, parameters) = url::parameters(&self.url)?;
+        let ttl = self.ttl.or(parameters.ttl);
+        self.check(ttl)?;
+        let parsed = ConnectionString::parse(&url).map_err(|error| {
             let message = "the URL is not valid; it begins with mongodb:// or mongodb+srv://";
             // The source may quote the password.
             let _ = convert(error);
@@ -197,12 +201,14 @@ impl MongoSaverBuilder {
             .database
             .or_else(|| parsed.default_database.clone())
             .unwrap_or_else(|| DEFAULT_DATABASE.to_owned());
-        check_names(&database, &self.collection)?;
+        let collection =
+            self.collection.or(parameters.collection).unwrap_or_else(|| DEFAULT_COLLECTION.to_owned());
+        check_names(&database, &collection)?;
         let target = Target {
             parsed,
             database,
-            collection: self.collection,
-            sharded: self.sharded,
+            collection,
+            sharded: self.sharded.or(parameters.sharded).unwrap_or(false),
             connect_timeout: self.connect_timeout,
             timeout: self.timeout,
             max_retries: self.max_retries,
@@ -210,7 +216,7 @@ impl MongoSaverBuilder {
             app_name: self.app_name,
         };
         let options = Options {
-            ttl: self.ttl,
+            ttl,
             refresh_on_read: self.refresh_on_read,
             codec: self.codec,
             compression: self.compression,
@@ -218,10 +224,10 @@ impl MongoSaverBuilder {
         Ok((Mongo::new(target), options))
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self, ttl: Option<Duration>) -> Result<()> {
         let wrong = |message: &'static str| Err(Error::invalid_config(message));
         let longest = Duration::from_secs(100 * 365 * 24 * 3600);
-        if self.ttl.is_some_and(|ttl| ttl < Duration::from_millis(1) || ttl > longest) {
+        if ttl.is_some_and(|ttl| ttl < Duration::from_millis(1) || ttl > longest) {
             return wrong("ttl must be at least a millisecond and at most 100 years");
         }
         if self.connect_timeout.is_zero() || self.timeout.is_zero() {
@@ -306,13 +312,29 @@ mod tests {
         let target = |url: &str| MongoSaverBuilder::new(url).checked().unwrap().0.namespace();
         assert_eq!(target("mongodb://h"), "langgraph.lg_checkpoints");
         assert_eq!(target("mongodb://h/own"), "own.lg_checkpoints");
+        assert_eq!(target("mongodb://h/own?collection=a%20b"), "own.a b");
+    }
+
+    #[test]
+    fn setters_take_precedence_over_the_url() {
+        let builder = MongoSaverBuilder::new("mongodb://h/d?collection=a&ttl=60&sharded=true");
+        let of = |builder: MongoSaverBuilder| {
+            let (mongo, options) = builder.checked().unwrap();
+            (mongo.namespace(), options.ttl, mongo.is_sharded())
+        };
+        assert_eq!(of(builder.clone()), ("d.a".to_owned(), Some(Duration::from_secs(60)), true));
+        let set = builder.database("e").collection("b").ttl(Duration::from_secs(1)).sharded(false);
+        assert_eq!(of(set), ("e.b".to_owned(), Some(Duration::from_secs(1)), false));
     }
 
     #[test]
     fn passwords_are_not_shown() {
         let builder = MongoSaverBuilder::new("mongodb://u:SECRET@h");
-        let shown =
-            format!("{builder:?} {:?} {:?}", builder.clone().checked().unwrap(), builder.build().unwrap());
+        let shown = format!(
+            "{builder:?} {:?} {:?}",
+            builder.clone().checked().unwrap(),
+            builder.clone().build().unwrap()
+        );
         assert!(!shown.contains("SECRET"), "{shown}");
     }
 

@@ -168,6 +168,7 @@ mod schema;
 mod shared;
 mod threads;
 mod tokens;
+mod url;
 mod write;
 
 pub use builder::MongoSaverBuilder;

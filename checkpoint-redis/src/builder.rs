@@ -56,11 +56,11 @@ pub(crate) struct Options {
 #[must_use = "a builder does nothing until build() is called"]
 pub struct RedisSaverBuilder {
     url: String,
-    key_prefix: String,
+    key_prefix: Option<String>,
     ttl: Option<Duration>,
     refresh_on_read: bool,
     max_inline_bytes: usize,
-    scripts: bool,
+    scripts: Option<bool>,
     durability: Option<Durability>,
     compression: Option<i32>,
     resp3: Option<bool>,
@@ -92,11 +92,11 @@ impl RedisSaverBuilder {
     pub(crate) fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
-            key_prefix: DEFAULT_PREFIX.to_owned(),
+            key_prefix: None,
             ttl: None,
             refresh_on_read: false,
             max_inline_bytes: DEFAULT_MAX_INLINE,
-            scripts: true,
+            scripts: None,
             durability: None,
             compression: None,
             resp3: None,
@@ -110,14 +110,15 @@ impl RedisSaverBuilder {
         }
     }
 
-    /// Sets what all keys begin with: `ckpt` unless set. It is not empty and has no `{`, `}` and NUL. Savers with different
+    /// Sets what all keys begin with: `ckpt` unless set here or as `prefix` in the URL. It is not empty and has no `{`, `}` and NUL. Savers with different
     /// prefixes share nothing.
     pub fn key_prefix(mut self, key_prefix: impl Into<String>) -> Self {
-        self.key_prefix = key_prefix.into();
+        self.key_prefix = Some(key_prefix.into());
         self
     }
 
-    /// Sets how long after its last write a thread expires, as a whole. Unless set, threads do not expire.
+    /// Sets how long after its last write a thread expires, as a whole. Unless set here or as `ttl` in the URL (in
+    /// seconds), threads do not expire.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -137,10 +138,10 @@ impl RedisSaverBuilder {
         self
     }
 
-    /// Chooses whether Lua scripts are used: yes unless set. Without them, reads take more round trips, and conditional
+    /// Chooses whether Lua scripts are used: yes unless set here or as `scripts` in the URL. Without them, reads take more round trips, and conditional
     /// writes watch keys on connections of their own. For users without `+@scripting`, and servers without Lua.
     pub fn scripts(mut self, scripts: bool) -> Self {
-        self.scripts = scripts;
+        self.scripts = Some(scripts);
         self
     }
 
@@ -238,8 +239,11 @@ impl RedisSaverBuilder {
 
     /// Checks the options and reads certificates. Opens no connection.
     pub(crate) fn checked(self) -> Result<(Connections, Options)> {
-        let target = Target::parse(&self.url)?;
-        self.check()?;
+        let mut target = Target::parse(&self.url)?;
+        let key_prefix = self.key_prefix.clone().or(target.key_prefix.take());
+        let key_prefix = key_prefix.unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
+        let ttl = self.ttl.or(target.ttl);
+        self.check(&key_prefix, ttl)?;
         let tls = self.tls(&target)?;
         let login = Login {
             credentials: target.credentials,
@@ -255,25 +259,25 @@ impl RedisSaverBuilder {
             CallOptions { timeout: self.timeout, max_retries: self.max_retries, durability: self.durability };
         let connections = Connections::new(target.servers, login, sentinel_login, &calls);
         let options = Options {
-            key_prefix: self.key_prefix,
-            ttl: self.ttl,
+            key_prefix,
+            ttl,
             refresh_on_read: self.refresh_on_read,
             max_inline_bytes: self.max_inline_bytes.min(MAX_MAX_INLINE),
-            scripts: self.scripts,
+            scripts: self.scripts.or(target.scripts).unwrap_or(true),
             codec: self.codec,
             compression: self.compression,
         };
         Ok((connections, options))
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self, key_prefix: &str, ttl: Option<Duration>) -> Result<()> {
         let wrong = |message: &'static str| Err(Error::invalid_config(message));
-        if self.key_prefix.is_empty() || self.key_prefix.contains(['{', '}', '\0']) {
+        if key_prefix.is_empty() || key_prefix.contains(['{', '}', '\0']) {
             return wrong("key_prefix must not be empty, and must not contain {, } or NUL");
         }
         // Redis adds it to the time of day, in milliseconds.
         let longest = Duration::from_secs(100 * 365 * 24 * 3600);
-        if self.ttl.is_some_and(|ttl| ttl < Duration::from_millis(1) || ttl > longest) {
+        if ttl.is_some_and(|ttl| ttl < Duration::from_millis(1) || ttl > longest) {
             return wrong("ttl must be at least a millisecond and at most 100 years");
         }
         if self.connect_timeout.is_zero() || self.timeout.is_zero() {
@@ -373,9 +377,16 @@ mod tests {
             ("rediss://h?ssl_ca_certs=/nowhere", "cannot be read"),
             ("rediss://h?ssl_certfile=/nowhere", "need each other"),
             ("redis://h?ssl_ca_certs=/nowhere", "without TLS"),
+            ("redis://h?prefix=", "key_prefix"),
+            ("redis://h?prefix=%7B", "key_prefix"),
+            ("redis://h?ttl=0", "ttl"),
+            ("redis://h?ttl=SECRET", "ttl"),
+            ("redis://h?ttl=18446744073709551615", "ttl"),
+            ("redis://h?scripts=SECRET", "scripts"),
         ] {
             let error = checked(url, |b| b).unwrap_err();
             assert!(error.kind() == ErrorKind::InvalidConfig && error.message().contains(part), "{error}");
+            assert!(!format!("{error:?}").contains("SECRET"), "{error:?}");
         }
     }
 
@@ -388,6 +399,18 @@ mod tests {
         let (cluster, options) = checked("redis+cluster://h", |b| b.max_inline_bytes(usize::MAX)).unwrap();
         assert!(cluster.is_cluster());
         assert_eq!(options.max_inline_bytes, 256 * 1024);
+    }
+
+    #[test]
+    fn setters_take_precedence_over_the_url() {
+        let url = "redis://h?prefix=a%20b&ttl=60&scripts=false";
+        let of = |set: Setter| {
+            let options = checked(url, set).unwrap().1;
+            (options.key_prefix, options.ttl, options.scripts)
+        };
+        assert_eq!(of(|b| b), ("a b".into(), Some(Duration::from_secs(60)), false));
+        let set: Setter = |b| b.key_prefix("c").ttl(Duration::from_secs(1)).scripts(true);
+        assert_eq!(of(set), ("c".into(), Some(Duration::from_secs(1)), true));
     }
 
     #[test]

@@ -32,8 +32,9 @@
 //! ```
 //! `rediss://`, `rediss+cluster://` and `rediss+sentinel://` use TLS, in the last case also to the sentinels. `valkey` and
 //! `valkeys` are the same as `redis` and `rediss`. User, password, service and path are percent-encoded. Parameters:
-//! `protocol` (2 or 3), `db`, `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile` (paths of PEM files), and `sentinel_username` and
-//! `sentinel_password`, for sentinels that ask for other ones than none.
+//! `protocol` (2 or 3), `db`, `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile` (paths of PEM files), `sentinel_username` and
+//! `sentinel_password`, for sentinels that ask for other ones than none, and, unless the builder sets them, `prefix` (what all
+//! keys begin with), `ttl` (seconds) and `scripts` (`true` or `false`).
 //!
 //! # Where the bytes go
 //!

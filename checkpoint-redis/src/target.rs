@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use checkpoint_core::{Error, Result};
 use percent_encoding::percent_decode_str;
@@ -53,6 +54,9 @@ pub(crate) struct Target {
     pub(crate) root_certificates: Option<PathBuf>,
     pub(crate) client_certificate: Option<PathBuf>,
     pub(crate) client_key: Option<PathBuf>,
+    pub(crate) key_prefix: Option<String>,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) scripts: Option<bool>,
 }
 
 const DEFAULT_PORT: u16 = 6379;
@@ -141,6 +145,9 @@ impl Target {
             root_certificates: None,
             client_certificate: None,
             client_key: None,
+            key_prefix: None,
+            ttl: None,
+            scripts: None,
         };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -167,10 +174,23 @@ impl Target {
             "ssl_ca_certs" => self.root_certificates = Some(value.into()),
             "ssl_certfile" => self.client_certificate = Some(value.into()),
             "ssl_keyfile" => self.client_key = Some(value.into()),
+            "prefix" => self.key_prefix = Some(value),
+            "ttl" => {
+                let seconds = value.parse().ok().filter(|seconds| *seconds > 0);
+                let wrong = || invalid("ttl in the URL is a whole number of seconds, at least 1");
+                self.ttl = Some(Duration::from_secs(seconds.ok_or_else(wrong)?));
+            }
+            "scripts" => {
+                self.scripts = Some(match value.as_str() {
+                    "true" => true,
+                    "false" => false,
+                    _ => return Err(invalid("scripts in the URL is true or false")),
+                });
+            }
             _ => {
                 return Err(invalid(
-                    "the URL has an unknown parameter; there are protocol, db, sentinel_username, \
-                     sentinel_password, ssl_ca_certs, ssl_certfile and ssl_keyfile",
+                    "the URL has an unknown parameter; there are protocol, db, prefix, ttl, scripts, \
+                     sentinel_username, sentinel_password, ssl_ca_certs, ssl_certfile and ssl_keyfile",
                 )
                 .with("parameter", name));
             }

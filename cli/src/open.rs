@@ -1,7 +1,6 @@
 //! Opens the saver or the store of a URL. Only this module knows the backends.
 
 mod mongo;
-mod parameters;
 mod redis;
 mod store;
 
@@ -10,11 +9,11 @@ use std::sync::Arc;
 
 use checkpoint_core::cipher::AES_KEY_VARIABLE;
 use checkpoint_core::{BaseCheckpointSaver, Cipher};
+use checkpoint_mongo::MongoSaver;
 use checkpoint_postgres::{PostgresConfig, PostgresSaver};
+use checkpoint_redis::RedisSaver;
 use checkpoint_sqlite::SqliteSaver;
 
-use self::mongo::MongoUrl;
-use self::redis::RedisUrl;
 pub(crate) use store::{Scratch, Store, Vectors, store};
 
 use crate::arguments::Options;
@@ -82,8 +81,10 @@ enum Backend<'a> {
     Sqlite(&'a Path),
     /// A connection string.
     Postgres(&'a str),
-    Mongo(MongoUrl),
-    Redis(RedisUrl),
+    /// A URL of MongoDB.
+    Mongo(&'a str),
+    /// A URL of Redis.
+    Redis(&'a str),
 }
 
 impl<'a> Backend<'a> {
@@ -91,11 +92,11 @@ impl<'a> Backend<'a> {
         if url.is_empty() {
             return Err(Failure::usage(format!("the URL is empty; this ckpt opens {KNOWN}")));
         }
-        if MongoUrl::is_url(url) {
-            return MongoUrl::parse(url).map(Self::Mongo);
+        if mongo::is_url(url) {
+            return Ok(Self::Mongo(url));
         }
-        if RedisUrl::is_url(url) {
-            return RedisUrl::parse(url).map(Self::Redis);
+        if redis::is_url(url) {
+            return Ok(Self::Redis(url));
         }
         if PostgresConfig::is_conn_string(url) {
             return Ok(Self::Postgres(url));
@@ -145,14 +146,14 @@ pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<
             Arc::new(builder.build()?)
         }
         Backend::Mongo(url) => {
-            let mut builder = url.builder().return_sealed(return_sealed);
+            let mut builder = MongoSaver::builder(url).return_sealed(return_sealed);
             if let Some(cipher) = cipher {
                 builder = builder.cipher(cipher);
             }
             Arc::new(builder.build()?)
         }
         Backend::Redis(url) => {
-            let mut builder = url.builder().return_sealed(return_sealed);
+            let mut builder = RedisSaver::builder(url).return_sealed(return_sealed);
             if let Some(cipher) = cipher {
                 builder = builder.cipher(cipher);
             }
@@ -170,8 +171,8 @@ pub(crate) fn same_database(one: &str, other: &str) -> bool {
                 (PostgresConfig::from_conn_string(one), PostgresConfig::from_conn_string(other));
             matches!((one, other), (Ok(one), Ok(other)) if one.is_same_database(&other))
         }
-        (Ok(Backend::Mongo(one)), Ok(Backend::Mongo(other))) => one.is_same_database(&other),
-        (Ok(Backend::Redis(one)), Ok(Backend::Redis(other))) => one.is_same_database(&other),
+        (Ok(Backend::Mongo(one)), Ok(Backend::Mongo(other))) => mongo::is_same_database(one, other),
+        (Ok(Backend::Redis(one)), Ok(Backend::Redis(other))) => redis::is_same_database(one, other),
         _ => false,
     }
 }
@@ -270,11 +271,11 @@ mod tests {
             ("valkeys+cluster://a,b", "redis"),
             ("redis+sentinel://h/s", "redis"),
             ("redis+unix:///run/redis", "redis"),
-            ("redis://h?ttl=soon", "unknown"),
+            ("redis://h?ttl=soon", "redis"),
             ("redish://h", "unknown"),
             ("mongodb://h", "mongo"),
             ("MongoDB+srv://me:pw@h/d?w=1", "mongo"),
-            ("mongodb://h/?ttl=soon", "unknown"),
+            ("mongodb://h/?ttl=soon", "mongo"),
             ("mongo://h", "unknown"),
             ("mysql://h", "unknown"),
             ("agents.sqlite", "unknown"),

@@ -84,7 +84,10 @@ enum Chore {
     /// Benchmarks the Redis saver against the round trip of a PING: on the server of `BENCH_REDIS_URL`, otherwise on a
     /// benchmark server, which it starts.
     BenchRedis {
-        /// Passed to the driver: `--rounds`, `--seconds`, `--tasks`.
+        /// Measures the wheel's saver instead.
+        #[arg(long)]
+        wheel: bool,
+        /// Passed to the driver: `--rounds`, and without `--wheel` `--seconds` and `--tasks`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -152,14 +155,25 @@ fn chore(chore: Chore) -> Result<()> {
         Chore::BenchPostgres { arguments } => {
             run::run(compare("compare_postgres.py")?.envs(bench_server()?).args(arguments))
         }
-        Chore::BenchRedis { arguments } => {
-            let build = ["build", "--release", "--locked", "-p", "checkpoint-benches", "--bin", "redis"];
-            run::run(cargo().args(build))?;
-            let mut driver = Command::new(target().join("release/redis"));
-            if std::env::var_os(BENCH_REDIS.variable).is_none() {
-                servers::up(&[&BENCH_REDIS])?;
-                driver.env(BENCH_REDIS.variable, BENCH_REDIS.url(BENCH_REDIS.port));
-            }
+        Chore::BenchRedis { wheel, arguments } => {
+            let url = match std::env::var(BENCH_REDIS.variable) {
+                Ok(url) => url,
+                Err(_) => {
+                    servers::up(&[&BENCH_REDIS])?;
+                    BENCH_REDIS.url(BENCH_REDIS.port)
+                }
+            };
+            let mut driver = if wheel {
+                let mut python = Command::new(install_release()?);
+                python.arg(root().join("benches/python/redis_wheel.py")).arg(url);
+                python
+            } else {
+                let build = ["build", "--release", "--locked", "-p", "checkpoint-benches", "--bin", "redis"];
+                run::run(cargo().args(build))?;
+                let mut driver = Command::new(target().join("release/redis"));
+                driver.env(BENCH_REDIS.variable, url);
+                driver
+            };
             run::run(driver.args(arguments))
         }
         Chore::BenchStore { arguments } => {

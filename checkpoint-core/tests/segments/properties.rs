@@ -5,7 +5,7 @@ use checkpoint_core::serde::to_msgpack;
 use checkpoint_core::{TypedBytes, Value};
 use proptest::prelude::*;
 
-use super::data::{Database, codecs, message, split, text, typed};
+use super::data::{Database, THREAD, codecs, message, row, split, text, typed};
 
 fn scalar() -> impl Strategy<Value = Value> {
     prop_oneof![
@@ -135,5 +135,38 @@ proptest! {
         let whole = split(&TypedBytes::msgpack(to_msgpack(&elements).unwrap()));
         let part = split(&TypedBytes::msgpack(to_msgpack(&elements[..cut.index(elements.len())]).unwrap()));
         prop_assert!(whole.addresses.as_bytes().starts_with(part.addresses.as_bytes()));
+    }
+
+    #[test]
+    fn what_is_remembered_changes_no_cut(
+        start in prop_oneof![prop::collection::vec(value(), 0..40), Just(Vec::new())],
+        as_map in any::<bool>(),
+        edits in prop::collection::vec((edit(), any::<bool>()), 1..16),
+        seed in any::<u64>(),
+    ) {
+        for codec in codecs() {
+            let remembering = codec.clone().remembering(1 << 24);
+            let mut list: Vec<_> = (0..40).map(|at| message(seed ^ at, 700)).collect();
+            for (at, (edit, is_stored)) in edits.iter().enumerate() {
+                apply(&mut list, edit, seed.wrapping_add(at as u64));
+                let messages = list.iter().map(|message| Value::Bin(to_msgpack(message).unwrap().into()));
+                let elements = start.iter().cloned().chain(messages);
+                let value = if as_map {
+                    Value::Map(elements.enumerate().map(|(key, value)| (Value::from(key as u64), value)).collect())
+                } else {
+                    Value::Array(elements.collect())
+                };
+                let value = TypedBytes::msgpack(value.to_msgpack().unwrap());
+                let expected = codec.split(value.clone(), &row(THREAD)).unwrap();
+                let found = remembering.split(value, &row(THREAD)).unwrap();
+                prop_assert_eq!(&found.addresses, &expected.addresses);
+                if codec.values().cipher.is_none() {
+                    prop_assert_eq!(&found.value, &expected.value);
+                }
+                if *is_stored {
+                    remembering.remember(THREAD, &found.segments);
+                }
+            }
+        }
     }
 }

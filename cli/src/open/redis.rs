@@ -1,66 +1,24 @@
-//! The URLs of Redis. This program adds parameters of its own to those of the saver.
+//! The URLs of Redis.
 
-use std::time::Duration;
-
-use checkpoint_redis::{RedisSaver, RedisSaverBuilder};
-
-use super::parameters;
-use crate::failure::Result;
+use percent_encoding::percent_decode_str;
 
 /// What keys begin with unless the URL says otherwise.
 const DEFAULT_PREFIX: &str = "ckpt";
 
-/// A URL of Redis without this program's parameters, and what those say.
-#[derive(Debug)]
-pub(super) struct RedisUrl {
-    url: String,
-    prefix: Option<String>,
-    ttl: Option<Duration>,
-    scripts: bool,
+/// Whether a URL is one of Redis. The saver checks the rest.
+pub(super) fn is_url(url: &str) -> bool {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+    let server = scheme.as_deref().map(|scheme| scheme.split('+').next().unwrap_or_default());
+    matches!(server, Some("redis" | "rediss" | "valkey" | "valkeys"))
 }
 
-impl RedisUrl {
-    /// Whether a URL is one of Redis. The saver checks the rest.
-    pub(super) fn is_url(url: &str) -> bool {
-        let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
-        let server = scheme.as_deref().map(|scheme| scheme.split('+').next().unwrap_or_default());
-        matches!(server, Some("redis" | "rediss" | "valkey" | "valkeys"))
-    }
-
-    pub(super) fn parse(url: &str) -> Result<Self> {
-        let (mut prefix, mut ttl, mut scripts) = (None, None, true);
-        let url = parameters::taken_out(url, |name, value| {
-            match name {
-                "prefix" => prefix = Some(parameters::text(name, value)?),
-                "ttl" => ttl = Some(parameters::ttl(value)?),
-                "scripts" => scripts = parameters::flag(name, value)?,
-                _ => return Ok(false),
-            }
-            Ok(true)
-        })?;
-        Ok(Self { url, prefix, ttl, scripts })
-    }
-
-    pub(super) fn builder(&self) -> RedisSaverBuilder {
-        let mut builder = RedisSaver::builder(self.url.as_str()).scripts(self.scripts);
-        if let Some(prefix) = &self.prefix {
-            builder = builder.key_prefix(prefix);
-        }
-        if let Some(ttl) = self.ttl {
-            builder = builder.ttl(ttl);
-        }
-        builder
-    }
-
-    /// Whether two URLs name the same keys of the same server, judging by their texts.
-    pub(super) fn is_same_database(&self, other: &Self) -> bool {
-        let prefix = |url: &Self| url.prefix.as_deref().unwrap_or(DEFAULT_PREFIX).to_owned();
-        let (one, another) = (Place::of(&self.url), Place::of(&other.url));
-        prefix(self) == prefix(other)
-            && (one.kind, one.path, one.database) == (another.kind, another.path, another.database)
-            // Any of its nodes leads to the whole cluster.
-            && one.servers.iter().any(|server| another.servers.contains(server))
-    }
+/// Whether two URLs name the same keys of the same server, judging by their texts.
+pub(super) fn is_same_database(one: &str, other: &str) -> bool {
+    let (one, other) = (Place::of(one), Place::of(other));
+    one.prefix == other.prefix
+        && (one.kind, one.path, one.database) == (other.kind, other.path, other.database)
+        // Any of its nodes leads to the whole cluster.
+        && one.servers.iter().any(|server| other.servers.contains(server))
 }
 
 /// Where a valid URL leads.
@@ -71,6 +29,7 @@ struct Place<'a> {
     /// The service of a sentinel, or the path of a socket.
     path: &'a str,
     database: &'a str,
+    prefix: String,
 }
 
 impl<'a> Place<'a> {
@@ -95,10 +54,12 @@ impl<'a> Place<'a> {
             "sentinel" => path.split_once('/').unwrap_or((path, "")),
             _ => ("", path),
         };
-        let given = query.split('&').rev().find_map(|pair| pair.strip_prefix("db="));
-        let database = given.unwrap_or(database).trim_matches('/');
+        let given = |name| query.split('&').rev().find_map(|pair| pair.strip_prefix(name));
+        let prefix =
+            percent_decode_str(given("prefix=").unwrap_or(DEFAULT_PREFIX)).decode_utf8_lossy().into();
+        let database = given("db=").unwrap_or(database).trim_matches('/');
         let database = if database.is_empty() { "0" } else { database };
-        Self { kind, servers: hosts.split(',').map(server).collect(), path, database }
+        Self { kind, servers: hosts.split(',').map(server).collect(), path, database, prefix }
     }
 }
 
@@ -107,41 +68,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_told_apart_from_the_savers() {
-        for (url, rest, prefix, ttl, scripts) in [
-            ("redis://h/1", "redis://h/1", None, None, true),
-            ("redis://u:p@h?prefix=a%20b&db=3", "redis://u:p@h?db=3", Some("a b"), None, true),
-            (
-                "redis://h?db=3&ttl=60&scripts=false&protocol=3",
-                "redis://h?db=3&protocol=3",
-                None,
-                Some(60),
-                false,
-            ),
-            ("redis+cluster://a,b?prefix=", "redis+cluster://a,b", Some(""), None, true),
-        ] {
-            let parsed = RedisUrl::parse(url).unwrap();
-            assert_eq!(
-                (&*parsed.url, parsed.prefix.as_deref(), parsed.ttl, parsed.scripts),
-                (rest, prefix, ttl.map(Duration::from_secs), scripts),
-                "{url}"
-            );
-        }
-        for url in
-            ["redis://h?ttl=SECRET", "redis://h?ttl=0", "redis://h?scripts=SECRET", "redis://h?prefix=%FF"]
-        {
-            let line = RedisUrl::parse(url).unwrap_err().to_string();
-            assert!(line.contains("in the URL") && !line.contains("SECRET"), "{line}");
-        }
-    }
-
-    #[test]
     fn names_of_one_database_are_the_same() {
-        let same = |one: &str, other: &str| {
-            RedisUrl::parse(one).unwrap().is_same_database(&RedisUrl::parse(other).unwrap())
-        };
+        let same = is_same_database;
         for (one, other) in [
             ("redis://h", "valkey://me:pw@H:6379/0?prefix=ckpt&ttl=5"),
+            ("redis://h?prefix=a%62", "redis://h?prefix=ab"),
             ("redis://localhost/2", "rediss://127.0.0.1:6379?db=2&protocol=3"),
             ("redis://", "redis://127.0.0.1"),
             ("redis://[::1]", "redis://[::1]:6379/"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import quote, urlencode
 
 from langgraph_ckpt._connection import check_conn_string
 
@@ -58,14 +58,7 @@ def read_client(
             raise TypeError(f"{name} takes a redis_url or a redis_client, not both")
         found_url, found = _of_client(name, client)
         return found_url, {**options, **{key: value for key, value in found.items() if options.get(key) is None}}
-    url = check_conn_string(cls, base, url, _WANTED)
-    start, _, query = url.partition("?")
-    pairs = [pair for pair in query.split("&") if pair]
-    prefixes = [unquote(pair.removeprefix("prefix=")) for pair in pairs if pair.startswith("prefix=")]
-    if prefixes and options.get("key_prefix") is None:
-        options = {**options, "key_prefix": prefixes[-1]}
-    others = [pair for pair in pairs if not pair.startswith("prefix=")]
-    return f"{start}?{'&'.join(others)}" if others else start, options
+    return check_conn_string(cls, base, url, _WANTED), options
 
 
 def _of_client(name: str, client: Any) -> tuple[str, dict[str, Any]]:

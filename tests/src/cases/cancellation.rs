@@ -19,9 +19,11 @@ cases!("cancellation";
     setup_may_be_dropped,
 );
 
-/// For each round of a case, the number of polls before the future is dropped.
+/// For each round of a case, the number of polls before the future is dropped. No server answers before the first poll ends,
+/// so five rounds are cut on any machine; the last round ends by itself.
 pub(super) fn rounds() -> impl Iterator<Item = usize> {
-    (0..12).chain([20, 50, 200]).chain((0..15).map(|round| round * 7 % 31))
+    let spread = (0..15).map(|round| round * 7 % 31);
+    (0..12).chain([1, 1, 1, 20, 50]).chain(spread).chain([usize::MAX])
 }
 
 /// Waits until dropped calls have ended, by another write on the same saver.

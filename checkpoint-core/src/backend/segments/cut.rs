@@ -5,6 +5,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::Address;
 use crate::serde::decode::{Reader, Token};
 
 /// A value of more bytes than this is split, and so is an element of a value that is split.
@@ -50,39 +51,80 @@ pub(super) struct Literal {
     pub(super) bytes: Vec<u8>,
 }
 
+/// A segment that consists of whole elements of a list or entries of a map, and ends where they say so. Whoever finds its
+/// bytes after an element will cut them in the same way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    /// The values of an element: 1 in a list, 2 in a map.
+    pub(super) values: usize,
+    pub(super) elements: usize,
+}
+
+/// A segment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) bytes: Bytes,
+    pub(super) run: Option<Run>,
+    /// If it was remembered as a run: its bytes were compared.
+    pub(super) address: Option<Address>,
+}
+
+/// Finds remembered runs, so that their elements need not be read again.
+pub(super) trait Runs {
+    /// The run that came after the segment `previous` (at the beginning of a value: none), if its elements have so many
+    /// `values`, and these bytes begin with it.
+    fn find(&self, previous: Option<Address>, values: usize, bytes: &[u8]) -> Option<FoundRun>;
+}
+
+/// A remembered run.
+#[derive(Debug)]
+pub(super) struct FoundRun {
+    pub(super) address: Address,
+    pub(super) run: Run,
+    pub(super) len: usize,
+}
+
+/// Remembers nothing.
+impl Runs for () {
+    fn find(&self, _: Option<Address>, _: usize, _: &[u8]) -> Option<FoundRun> {
+        None
+    }
+}
+
 /// A value in pieces: the segments, with the literals before, between and after them, and at the end the tail.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Pieces {
     pub(super) literals: Vec<Literal>,
-    pub(super) segments: Vec<Bytes>,
+    pub(super) segments: Vec<Piece>,
     /// What comes after the last segment.
     pub(super) tail: Bytes,
 }
 
 /// Cuts MessagePack, of which nothing is decoded. Bytes that are not MessagePack are cut like text.
-pub(super) fn cut_msgpack(data: &Bytes) -> Pieces {
-    let mut cutter = Cutter::new(data);
+pub(super) fn cut_msgpack(data: &Bytes, known: &dyn Runs) -> Pieces {
+    let mut cutter = Cutter::new(data, known);
     cutter.value(0..data.len(), 0, true);
     cutter.finish()
 }
 
 /// Cuts bytes of an unknown format.
 pub(super) fn cut_bytes(data: &Bytes) -> Pieces {
-    let mut cutter = Cutter::new(data);
+    let mut cutter = Cutter::new(data, &());
     cutter.text(0..data.len());
     cutter.finish()
 }
 
 struct Cutter<'a> {
     data: &'a Bytes,
+    known: &'a dyn Runs,
     pieces: Pieces,
     /// The current segment, up to where the walk is.
     segment: Range<usize>,
 }
 
 impl<'a> Cutter<'a> {
-    fn new(data: &'a Bytes) -> Self {
-        Self { data, pieces: Pieces::default(), segment: 0..0 }
+    fn new(data: &'a Bytes, known: &'a dyn Runs) -> Self {
+        Self { data, known, pieces: Pieces::default(), segment: 0..0 }
     }
 
     fn bytes(&self, range: Range<usize>) -> &'a [u8] {
@@ -126,8 +168,24 @@ impl<'a> Cutter<'a> {
     /// Walks over the elements of a list or a map. Returns where they end, or where they cannot be read.
     fn elements(&mut self, range: Range<usize>, len: usize, values: usize, depth: usize) -> usize {
         let mut reader = Reader::new(self.bytes(range.clone()));
+        // Where the reader began.
+        let mut origin = range.start;
         let mut start = range.start;
-        for _ in 0..len {
+        let mut number = 0;
+        // The elements of the current segment, if it consists of whole short ones.
+        let mut run = None;
+        while number < len {
+            if self.segment.is_empty() {
+                run = Some(0);
+                if let Some(elements) = self.skip_run(start..range.end, len - number, values) {
+                    number += elements;
+                    start = self.segment.end;
+                    origin = start;
+                    reader = Reader::new(self.bytes(start..range.end));
+                    continue;
+                }
+            }
+            number += 1;
             let mut value = start;
             let mut end = start;
             for _ in 0..values {
@@ -135,25 +193,44 @@ impl<'a> Cutter<'a> {
                 if reader.skip().is_err() {
                     return start;
                 }
-                end = range.start + reader.position();
+                end = origin + reader.position();
             }
             if value - start > SPLIT {
+                run = None;
                 self.text(start..value);
             } else {
                 self.push(value);
             }
             if end - value > SPLIT {
+                run = None;
                 self.value(value..end, depth + 1, false);
             } else {
+                run = run.map(|elements| elements + 1);
                 self.push(end);
                 let window = range.start.max(start.min(end.saturating_sub(WINDOW)));
                 if self.ends_after(window..end, end - start) {
-                    self.end_segment();
+                    self.end_run(run.map(|elements| Run { values, elements }), None);
                 }
             }
             start = end;
         }
         start
+    }
+
+    /// Takes a remembered run of at most so many elements, if the bytes at the beginning of the range are one. Returns the
+    /// number of its elements.
+    fn skip_run(&mut self, range: Range<usize>, most: usize, values: usize) -> Option<usize> {
+        let previous = match self.pieces.segments.last() {
+            Some(piece) => Some(piece.address?),
+            None => None,
+        };
+        let FoundRun { address, run, len } = self.known.find(previous, values, self.bytes(range.clone()))?;
+        if run.elements > most {
+            return None;
+        }
+        self.segment = range.start..range.start + len;
+        self.end_run(Some(run), Some(address));
+        Some(run.elements)
     }
 
     /// Whether the current segment ends after an element of this length. It is more likely after a long one, so that
@@ -220,7 +297,12 @@ impl<'a> Cutter<'a> {
     }
 
     fn end_segment(&mut self) {
-        self.pieces.segments.push(self.data.slice(self.segment.clone()));
+        self.end_run(None, None);
+    }
+
+    fn end_run(&mut self, run: Option<Run>, address: Option<Address>) {
+        let bytes = self.data.slice(self.segment.clone());
+        self.pieces.segments.push(Piece { bytes, run, address });
         self.segment.start = self.segment.end;
     }
 

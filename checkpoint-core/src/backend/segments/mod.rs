@@ -152,8 +152,8 @@ pub use address::{Address, Addresses};
 pub use reader::SegmentReader;
 
 use address::AddressHash;
-use cache::{Checked, SegmentCache};
-use cut::Pieces;
+use cache::{Checked, Place, RunsOf, SegmentCache};
+use cut::{Piece, Pieces, Runs};
 use manifest::{Literals, Manifest};
 
 use super::{AssociatedData, ValueCodec};
@@ -202,6 +202,7 @@ pub struct Segment {
     address: Address,
     bytes: Bytes,
     is_known: bool,
+    place: Option<Place>,
 }
 
 impl Segment {
@@ -240,8 +241,10 @@ impl SegmentCodec {
         if let Some(cache) = &self.cache {
             let key = AddressHash::for_thread(&self.values, thread_id).name();
             let new = segments.into_iter().filter(|segment| !segment.is_known);
-            let checked =
-                |segment: &Segment| Checked { address: segment.address, key, bytes: segment.bytes.clone() };
+            let checked = |segment: &Segment| {
+                let Segment { address, bytes, place, .. } = segment.clone();
+                Checked { address, key, bytes, place }
+            };
             cache.add(thread_id, new.map(checked));
         }
     }
@@ -283,30 +286,30 @@ impl SegmentCodec {
         // A value with our tag would be taken for a manifest: it is stored inside one.
         let is_reserved =
             typed.tag.strip_prefix(MANIFEST).is_some_and(|rest| rest.is_empty() || rest.starts_with('+'));
+        if typed.is_sealed() && !is_reserved || typed.data.len() as u64 > MAX_VALUE {
+            return self.keep(typed, row);
+        }
+        let is_short = typed.data.len() <= cut::SPLIT;
+        let is_compressed = self.compression.is_some() && typed.data.len() >= compress::MIN_BYTES;
+        if is_short && !is_reserved && !is_compressed {
+            return self.keep(typed, row);
+        }
+        let hash = AddressHash::for_thread(&self.values, row.thread_id());
+        let cache = self.cache.as_deref();
+        let runs = cache.map(|cache| RunsOf { cache, thread_id: row.thread_id(), key: hash.name() });
+        let runs: &dyn Runs = runs.as_ref().map_or(&(), |runs| runs);
         let mut pieces = match &*typed.tag {
-            _ if is_reserved => Pieces::default(),
-            _ if typed.is_sealed() || typed.data.len() as u64 > MAX_VALUE => return self.keep(typed, row),
-            _ if typed.data.len() <= cut::SPLIT => Pieces::default(),
-            "msgpack" => cut::cut_msgpack(&typed.data),
+            _ if is_reserved || is_short => Pieces::default(),
+            "msgpack" => cut::cut_msgpack(&typed.data, runs),
             _ => cut::cut_bytes(&typed.data),
         };
         if pieces.segments.is_empty() {
-            if !is_reserved && (self.compression.is_none() || typed.data.len() < compress::MIN_BYTES) {
+            if !is_reserved && !is_compressed {
                 return self.keep(typed, row);
             }
             pieces = Pieces { tail: typed.data.clone(), ..Pieces::default() };
         }
-        let hash = AddressHash::for_thread(&self.values, row.thread_id());
-        let known = match &self.cache {
-            Some(cache) => cache.find_bytes(row.thread_id(), hash.name(), &pieces.segments),
-            None => vec![None; pieces.segments.len()],
-        };
-        let segment = |(bytes, known): (Bytes, Option<Address>)| Segment {
-            address: known.unwrap_or_else(|| hash.address(&bytes)),
-            bytes,
-            is_known: known.is_some(),
-        };
-        let mut segments: Vec<_> = pieces.segments.into_iter().zip(known).map(segment).collect();
+        let mut segments = self.segments(pieces.segments, &hash, row.thread_id());
         let addresses: Addresses = segments.iter().map(Segment::address).collect();
         let manifest = Manifest {
             tag: typed.tag.to_string(),
@@ -323,6 +326,29 @@ impl SegmentCodec {
         segments.retain(|segment| seen.insert(segment.address));
         let value = self.values.seal(TypedBytes::new(MANIFEST, manifest), row)?;
         Ok(SplitValue { value, addresses, segments })
+    }
+
+    /// The pieces with their addresses.
+    fn segments(&self, mut pieces: Vec<Piece>, hash: &AddressHash, thread_id: &str) -> Vec<Segment> {
+        let was_cut: Vec<_> = pieces.iter().map(|piece| piece.address.is_none()).collect();
+        if let Some(cache) = &self.cache {
+            cache.find_bytes(thread_id, hash.name(), &mut pieces);
+        }
+        let mut previous = None;
+        let mut places = Vec::new();
+        let mut segments = Vec::with_capacity(pieces.len());
+        for (Piece { bytes, run, address: known }, was_cut) in pieces.into_iter().zip(was_cut) {
+            let address = known.unwrap_or_else(|| hash.address(&bytes));
+            let place = run.map(|run| Place { run, previous });
+            // It was read from the database, so it is not known yet where it is in a value.
+            places.extend(place.filter(|_| was_cut && known.is_some()).map(|place| (address, place)));
+            segments.push(Segment { address, bytes, is_known: known.is_some(), place });
+            previous = Some(address);
+        }
+        if let Some(cache) = self.cache.as_ref().filter(|_| !places.is_empty()) {
+            cache.place(thread_id, places);
+        }
+        segments
     }
 
     fn keep(&self, typed: TypedBytes, row: &AssociatedData<'_>) -> Result<SplitValue> {

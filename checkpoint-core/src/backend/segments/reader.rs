@@ -58,7 +58,7 @@ impl<'a> SegmentReader<'a> {
         };
         let mut missing: Vec<_> = addresses.iter().filter(is_missing).collect();
         if let Some(cache) = self.cache.filter(|_| !missing.is_empty()) {
-            for Checked { address, key, bytes } in cache.find(&self.thread_id, &missing) {
+            for Checked { address, key, bytes, .. } in cache.find(&self.thread_id, &missing) {
                 self.checked.insert(address, (key, bytes));
             }
             missing.retain(|address| !self.checked.contains_key(address));
@@ -128,7 +128,7 @@ impl<'a> SegmentReader<'a> {
                 let is_new = self.stored.contains_key(&address);
                 let bytes = self.segment(address, &hash)?;
                 if is_new {
-                    new.push(Checked { address, key, bytes: bytes.clone() });
+                    new.push(Checked { address, key, bytes: bytes.clone(), place: None });
                 }
                 segments.push(bytes);
             }
