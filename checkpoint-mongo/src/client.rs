@@ -96,7 +96,7 @@ impl Mongo {
     }
 
     async fn client(&self) -> Result<Client> {
-        let id = runtime::current()?;
+        let id = runtime::current()?.id();
         let known = |clients: &HashMap<Id, Client>| clients.get(&id).cloned();
         if let Some(client) = known(&self.clients.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(client);
@@ -171,7 +171,9 @@ impl Mongo {
                 action.await?.try_collect::<Vec<_>>().await
             }
         };
-        self.request(act).await
+        let found = self.request(act).await?;
+        telemetry::bytes_read(SYSTEM, found.iter().map(bytes_of).sum());
+        Ok(found)
     }
 
     /// Reads one document by its `_id`. The filter has nothing else, because some servers find a document in no other way
@@ -204,7 +206,9 @@ impl Mongo {
                 }
             }
         };
-        self.request(act).await
+        let inserted = self.request(act).await?;
+        telemetry::bytes_written(SYSTEM, documents.iter().map(bytes_of).sum());
+        Ok(inserted)
     }
 
     /// Stores documents under their `_id`s, over what is there, in their order.
@@ -218,6 +222,7 @@ impl Mongo {
         };
         let updates: Vec<Document> = documents.iter().map(update).collect();
         let command = doc! { "update": &self.target.collection, "updates": updates, "ordered": true };
+        telemetry::bytes_written(SYSTEM, documents.iter().map(bytes_of).sum());
         // Of two upserts of one `_id` at the same time, one may fail.
         for _ in 0..3 {
             match self.write(&command).await {
@@ -369,6 +374,15 @@ impl Mongo {
         }
         filter
     }
+}
+
+/// The bytes of records in a document.
+fn bytes_of(document: &Document) -> usize {
+    let record = |value: &Bson| match value {
+        Bson::Binary(binary) => binary.bytes.len(),
+        _ => 0,
+    };
+    document.values().map(record).sum()
 }
 
 /// A filter for a range.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use checkpoint_core::{Error, Result};
 use futures_util::future::FutureExt;
 use tokio::net::UdpSocket;
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
 const NO_RUNTIME: &str =
@@ -23,9 +23,8 @@ const TOKIO: &str = "A Tokio 1.x context was found, but ";
 ///
 /// # Errors
 /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) outside of a tokio runtime.
-pub(crate) fn current() -> Result<Id> {
+pub(crate) fn current() -> Result<Handle> {
     Handle::try_current()
-        .map(|handle| handle.id())
         .map_err(|error| Error::invalid_config(NO_RUNTIME).with_source(error))
 }
 
@@ -42,18 +41,6 @@ pub(crate) async fn check_drivers() -> Result<()> {
     };
     // tokio tells whether a runtime has drivers by panicking, and in no other way.
     AssertUnwindSafe(probe).catch_unwind().await.map_err(no_drivers)
-}
-
-/// Runs a future to its end in a task of its own, even if the caller is dropped.
-///
-/// # Errors
-/// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) outside of a tokio runtime, in one without drivers, and if
-/// the runtime is shut down meanwhile.
-pub(crate) async fn to_the_end<T: Send + 'static>(
-    future: impl Future<Output = T> + Send + 'static,
-) -> Result<T> {
-    current()?;
-    tokio::spawn(future).await.map_err(ended)
 }
 
 /// The error of a task that did not end; its panic goes on.

@@ -104,19 +104,15 @@ impl BaseCheckpointSaver for MongoSaver {
     }
 
     async fn ping(&self) -> Result<()> {
-        let shared = self.shared();
-        self.shared.run(Operation::ping(), async move { shared.mongo.ping().await }).await
+        self.shared.read(Operation::ping(), self.shared.mongo.ping()).await
     }
 
     async fn check_schema(&self) -> Result<()> {
-        let shared = self.shared();
-        self.shared.run(Operation::check_schema(), async move { schema::check(&shared).await }).await
+        self.shared.read(Operation::check_schema(), schema::check(&self.shared)).await
     }
 
     async fn get_tuple(&self, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
-        let (shared, of) = (self.shared(), config.clone());
-        let read = async move { read::get_tuple(&shared, &of).await };
-        self.shared.run(Operation::get_tuple(config), read).await
+        self.shared.read(Operation::get_tuple(config), read::get_tuple(&self.shared, config)).await
     }
 
     fn list(&self, query: ListQuery) -> BoxStream<'static, Result<CheckpointTuple>> {
@@ -125,8 +121,7 @@ impl BaseCheckpointSaver for MongoSaver {
             let shared = Arc::clone(&shared);
             async move {
                 let query = listing.cursor.query.clone();
-                let of = Arc::clone(&shared);
-                shared.run(Operation::list(&query), async move { listing.next_page(&of).await }).await
+                shared.read(Operation::list(&query), listing.next_page(&shared)).await
             }
         })
     }
@@ -136,9 +131,9 @@ impl BaseCheckpointSaver for MongoSaver {
         thread_pages(query, FilterSemantics::Equality, THREADS_PAGE, move |query, after, count| {
             let shared = Arc::clone(&shared);
             async move {
-                let (of, from) = (Arc::clone(&shared), after.clone());
-                let read = async move { threads::list_threads(&of, &query, from.as_deref(), count).await };
-                shared.run(Operation::list_threads(after.as_deref(), count), read).await
+                let operation = Operation::list_threads(after.as_deref(), count);
+                let read = threads::list_threads(&shared, &query, after.as_deref(), count);
+                shared.read(operation, read).await
             }
         })
     }
@@ -148,9 +143,9 @@ impl BaseCheckpointSaver for MongoSaver {
         thread_id_pages(query, THREADS_PAGE, move |after, count| {
             let shared = Arc::clone(&shared);
             async move {
-                let (of, from) = (Arc::clone(&shared), after.clone());
-                let read = async move { threads::list_thread_ids(&of, from.as_deref(), count).await };
-                shared.run(Operation::list_thread_ids(after.as_deref(), count), read).await
+                let operation = Operation::list_thread_ids(after.as_deref(), count);
+                let read = threads::list_thread_ids(&shared, after.as_deref(), count);
+                shared.read(operation, read).await
             }
         })
     }
@@ -206,13 +201,8 @@ impl BaseCheckpointSaver for MongoSaver {
         config: &CheckpointConfig,
         channels: &[&str],
     ) -> Result<BTreeMap<Str, DeltaChannelHistory>> {
-        let (shared, of) = (self.shared(), config.clone());
-        let channels: Vec<Str> = channels.iter().map(|channel| Str::from(*channel)).collect();
-        let read = async move {
-            let channels: Vec<&str> = channels.iter().map(|channel| &**channel).collect();
-            read::delta_history(&shared, &of, &channels).await
-        };
-        self.shared.run(Operation::get_delta_channel_history(config), read).await
+        let read = read::delta_history(&self.shared, config, channels);
+        self.shared.read(Operation::get_delta_channel_history(config), read).await
     }
 
     async fn delete_for_runs(&self, run_ids: &[&str]) -> Result<()> {

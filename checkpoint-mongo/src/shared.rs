@@ -1,14 +1,18 @@
 //! What the clones of a saver share.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use checkpoint_core::backend::segments::{Addresses, SegmentCodec};
 use checkpoint_core::backend::{Calls, Operation, ValueCodec};
 use checkpoint_core::{Result, Str};
+use futures_util::future::BoxFuture;
 use mongodb::bson::{DateTime, Document, doc};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::builder::Options;
@@ -58,45 +62,63 @@ struct Dropped {
     ended: Notify,
 }
 
-/// Counts a call as dropped, unless its caller lives until its end.
-struct Caller {
+/// A call that goes on in a task of its own if its caller is dropped after it has begun.
+struct Unbroken<T: Send + 'static> {
     shared: Arc<Shared>,
-    state: Arc<Mutex<Fate>>,
+    runtime: Handle,
+    call: Option<BoxFuture<'static, Result<T>>>,
+    has_begun: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Running,
-    Ended,
-    /// The caller was dropped first.
-    Alone,
-}
+impl<T: Send + 'static> Future for Unbroken<T> {
+    type Output = Result<T>;
 
-impl Drop for Caller {
-    fn drop(&mut self) {
-        let mut fate = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if *fate == Fate::Running {
-            *fate = Fate::Alone;
-            *self.shared.dropped.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        self.has_begun = true;
+        let Some(call) = &mut self.call else { return Poll::Pending };
+        let polled = call.as_mut().poll(context);
+        if polled.is_ready() {
+            self.call = None;
         }
+        polled
     }
 }
 
-/// Ends with the task of a call.
-struct Task {
-    shared: Arc<Shared>,
-    state: Arc<Mutex<Fate>>,
+impl<T: Send + 'static> Drop for Unbroken<T> {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take().filter(|_| self.has_begun) else { return };
+        self.shared.dropped.begin();
+        let task = DroppedCall(Arc::clone(&self.shared));
+        self.runtime.spawn(async move {
+            let _task = task;
+            _ = call.await;
+        });
+    }
 }
 
-impl Drop for Task {
+/// Ends with the task of a dropped call.
+struct DroppedCall(Arc<Shared>);
+
+impl Drop for DroppedCall {
     fn drop(&mut self) {
-        let mut fate = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if *fate == Fate::Alone {
-            let mut count = self.shared.dropped.count.lock().unwrap_or_else(PoisonError::into_inner);
-            *count = count.saturating_sub(1);
-            self.shared.dropped.ended.notify_waiters();
-        }
-        *fate = Fate::Ended;
+        self.0.dropped.end();
+    }
+}
+
+impl Dropped {
+    fn count(&self) -> usize {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self) {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    fn end(&self) {
+        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        *count = count.saturating_sub(1);
+        drop(count);
+        self.ended.notify_waiters();
     }
 }
 
@@ -128,41 +150,44 @@ impl Shared {
         self.codec.values()
     }
 
-    /// Runs a call in a task of its own: it goes on if its caller is dropped, because the driver's futures must not be.
-    /// Later calls wait for it, so that it has had its effect, or none.
+    /// Runs a call that writes: once begun, it goes on to its end, even if its caller is dropped. Later calls wait for it, so
+    /// that it has had its effect, or none.
     pub(crate) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         operation: Operation<'_>,
         call: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        // Small where it is nested in the caller's.
-        let call = Box::pin(call);
-        let state = Arc::new(Mutex::new(Fate::Running));
+        let call: BoxFuture<'static, Result<T>> = Box::pin(call);
         let run = async {
             self.settle().await;
-            let caller = Caller { shared: Arc::clone(self), state: Arc::clone(&state) };
-            let task = Task { shared: Arc::clone(self), state };
-            let done = runtime::to_the_end(async move {
-                let _task = task;
-                call.await
-            });
-            let done = done.await;
-            drop(caller);
-            done?
+            let runtime = runtime::current()?;
+            Unbroken { shared: Arc::clone(self), runtime, call: Some(call), has_begun: false }.await
         };
         self.calls.run(operation, run).await
     }
 
+    /// Runs a call that reads.
+    pub(crate) async fn read<T>(
+        &self,
+        operation: Operation<'_>,
+        call: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
+        let run = async {
+            self.settle().await;
+            call.await
+        };
+        self.calls.run(operation, Box::pin(run)).await
+    }
+
     /// Waits until dropped calls have ended, but not for ever.
     async fn settle(&self) {
-        let are_none = || *self.dropped.count.lock().unwrap_or_else(PoisonError::into_inner) == 0;
-        if are_none() || runtime::current().is_err() {
+        if self.dropped.count() == 0 || runtime::current().is_err() {
             return;
         }
         let all = async {
             loop {
                 let ended = self.dropped.ended.notified();
-                if are_none() {
+                if self.dropped.count() == 0 {
                     return;
                 }
                 ended.await;
