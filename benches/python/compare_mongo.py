@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import bson
 import pymongo
 from langchain_core.messages import AIMessage
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.graph import START, MessagesState, StateGraph
 
 PREPARATION = {"hello", "isMaster", "ismaster", "buildInfo", "endSessions", "saslStart", "saslContinue"}
@@ -123,7 +124,7 @@ def stored(url: str, name: str) -> list[int]:
     """The size of every document of a database."""
     with pymongo.MongoClient(url) as client:
         kinds = client[name].list_collection_names()
-        return [len(bson.encode(one)) for kind in kinds for one in client[name][kind].find()]
+        return [len(bson.encode(one)) for kind in kinds for one in client[name][kind].find(batch_size=50)]
 
 
 def row(name: str, what: str, counts: Counts) -> None:
@@ -138,7 +139,7 @@ def calls(name: str, saver, proxy: Proxy, config, steps: int) -> None:
     proxy.take()
     saver.get_tuple(config)
     row(name, "`get_tuple`, again", proxy.take())
-    checkpoint = {**newest.checkpoint, "id": str(uuid.uuid4()).replace("-", "g")}
+    checkpoint = {**newest.checkpoint, "id": str(uuid6())}
     saver.put_writes(newest.config, [("messages", AIMessage("x" * 1000))], "task")
     row(name, "`put_writes`", proxy.take())
     channel = newest.checkpoint["channel_values"]["messages"]
