@@ -119,7 +119,13 @@ impl Drop for Database {
     fn drop(&mut self) {
         let (server, name) = (self.server.clone(), self.name.clone());
         // Tests drop inside of a runtime, where another one cannot be started.
-        let drop = async move { mongodb::Client::with_uri_str(server).await?.database(&name).drop().await };
+        let drop = async move {
+            let client = mongodb::Client::with_uri_str(server).await?;
+            client.database(&name).drop().await?;
+            // Its tasks would panic when the runtime ends before them.
+            client.shutdown().await;
+            MongoResult::Ok(())
+        };
         if !matches!(std::thread::spawn(move || in_runtime(drop)).join(), Ok(Ok(()))) {
             eprintln!("not cleaned up: {}", self.name);
         }
