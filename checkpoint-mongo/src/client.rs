@@ -343,10 +343,10 @@ impl Mongo {
         self.of_thread(thread_id, doc! { "_id": id })
     }
 
-    /// A filter for several documents.
-    pub(crate) fn by_ids(&self, thread_id: &str, ids: impl IntoIterator<Item = String>) -> Document {
+    /// A filter for several documents: of one thread, or of several.
+    pub(crate) fn by_ids<'t>(&self, thread_id: impl Into<Option<&'t str>>, ids: impl IntoIterator<Item = String>) -> Document {
         let ids: Vec<Bson> = ids.into_iter().map(Bson::String).collect();
-        self.of_thread(thread_id, doc! { "_id": { "$in": ids } })
+        self.of_any(thread_id, doc! { "_id": { "$in": ids } })
     }
 
     /// A filter for a range of a thread's documents.
@@ -354,16 +354,23 @@ impl Mongo {
         self.of_thread(thread_id, within(range))
     }
 
-    /// A filter for several ranges of a thread's documents.
-    pub(crate) fn in_ranges<'r>(
+    /// A filter for several ranges of documents: of one thread, or of several.
+    pub(crate) fn in_ranges<'r, 't>(
         &self,
-        thread_id: &str,
+        thread_id: impl Into<Option<&'t str>>,
         ranges: impl IntoIterator<Item = &'r Range>,
     ) -> Document {
         let ranges: Vec<Document> = ranges.into_iter().map(within).collect();
         match <[Document; 1]>::try_from(ranges) {
-            Ok([only]) => self.of_thread(thread_id, only),
-            Err(ranges) => self.of_thread(thread_id, doc! { "$or": ranges }),
+            Ok([only]) => self.of_any(thread_id, only),
+            Err(ranges) => self.of_any(thread_id, doc! { "$or": ranges }),
+        }
+    }
+
+    fn of_any<'t>(&self, thread_id: impl Into<Option<&'t str>>, filter: Document) -> Document {
+        match thread_id.into() {
+            Some(thread_id) => self.of_thread(thread_id, filter),
+            None => filter,
         }
     }
 

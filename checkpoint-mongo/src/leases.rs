@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use checkpoint_core::{Error, ErrorKind, Lease, Result, Str};
+use futures_util::future::try_join;
 use mongodb::bson::{DateTime, Document, doc};
 
 use crate::client::{Find, Inserted, not_understood};
@@ -99,10 +100,21 @@ pub(crate) async fn acquire(shared: &Shared, thread_id: &str, ttl: Duration) -> 
         .retryable(true))
 }
 
-/// Whether a lease is still held; if it is, renews it.
+/// Whether a lease is still held; if it is, renews it. Both in one trip: what was lost before it is not held.
 pub(crate) async fn is_held(shared: &Shared, lease: &Lease) -> Result<bool> {
     let until = now().saturating_add(lease.ttl_micros());
-    change(shared, lease, doc! { "until": until }).await
+    let change = shared.mongo.update(exactly(shared, lease), doc! { "$set": { "until": until } });
+    let (changed, newest) = try_join(change, newest(shared, lease.thread_id())).await?;
+    Ok(changed > 0 && newest.is_some_and(|newest| newest.is(lease)))
+}
+
+/// A filter for the acquisition of a lease.
+fn exactly(shared: &Shared, lease: &Lease) -> Document {
+    let thread_id = lease.thread_id();
+    let mut filter = shared.mongo.in_range(thread_id, &ThreadKeys::new(thread_id).leases());
+    filter.insert("token", lease.token());
+    filter.insert("holder", lease.holder());
+    filter
 }
 
 /// Renews a lease.
@@ -114,17 +126,6 @@ pub(crate) async fn renew(shared: &Shared, lease: &Lease) -> Result<()> {
 /// Gives a lease back. Its token stays, so that the next one is higher.
 pub(crate) async fn release(shared: &Shared, lease: &Lease) -> Result<()> {
     shared.ready().await?;
-    change(shared, lease, doc! { "holder": "", "until": 0_i64 }).await.map(|_| ())
-}
-
-/// Changes the document of a lease, if it is the newest one, before and afterwards.
-async fn change(shared: &Shared, lease: &Lease, set: Document) -> Result<bool> {
-    let thread_id = lease.thread_id();
-    let Some(held) = newest(shared, thread_id).await?.filter(|held| held.is(lease)) else { return Ok(false) };
-    let mut exactly = shared.mongo.by_id(thread_id, &ThreadKeys::new(thread_id).lease(held.number));
-    exactly.insert("holder", lease.holder());
-    if shared.mongo.update(exactly, doc! { "$set": set }).await? == 0 {
-        return Ok(false);
-    }
-    Ok(newest(shared, thread_id).await?.is_some_and(|newest| newest.number == held.number))
+    let change = doc! { "$set": { "holder": "", "until": 0_i64 } };
+    shared.mongo.update(exactly(shared, lease), change).await.map(|_| ())
 }

@@ -1,6 +1,6 @@
 //! `list`.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use checkpoint_core::backend::{ListCursor, Page as Pages};
 use checkpoint_core::{
@@ -138,12 +138,12 @@ impl Listing {
             let wanted = if query.filter.is_empty() { count - rows.len() } else { FILTERED_PAGE };
             let page: Vec<String> = ids.drain(..wanted.min(ids.len())).collect();
             let mut filter = match &query.thread_id {
-                Some(thread_id) => shared.mongo.by_ids(thread_id, page.iter().cloned()),
+                Some(thread_id) => shared.mongo.by_ids(&**thread_id, page.iter().cloned()),
                 None => doc! { "_id": { "$in": page.iter().cloned().map(Bson::String).collect::<Vec<_>>() } },
             };
             tokens::condition(shared.values(), &query.filter, &mut filter);
             let found = shared.mongo.find(Find { filter, ..Find::default() }).await?;
-            let mut by_id: std::collections::HashMap<String, Document> = found
+            let mut by_id: HashMap<String, Document> = found
                 .into_iter()
                 .filter_map(|found| Some((found.get_str("_id").ok()?.to_owned(), found)))
                 .collect();
@@ -228,31 +228,15 @@ async fn matching(shared: &Shared, query: &ListQuery, mut row: Row) -> Result<Op
 }
 
 /// Reads the tuples of rows, in their order: `None` for those of which something is not there any more.
-pub(crate) async fn tuples(shared: &Shared, rows: Vec<Row>) -> Result<Vec<Option<CheckpointTuple>>> {
-    let mut tuples: Vec<Option<CheckpointTuple>> = Vec::new();
-    tuples.resize_with(rows.len(), || None);
-    let mut threads: Vec<(Str, Vec<(usize, Row)>)> = Vec::new();
-    for (at, row) in rows.into_iter().enumerate() {
-        match threads.iter_mut().find(|(thread_id, _)| *thread_id == row.thread_id) {
-            Some((_, of_thread)) => of_thread.push((at, row)),
-            None => threads.push((row.thread_id.clone(), vec![(at, row)])),
-        }
-    }
-    let each = threads.into_iter().map(|(thread_id, of_thread)| async move {
-        let (places, mut rows): (Vec<usize>, Vec<Row>) = of_thread.into_iter().unzip();
-        let mut loaded = load::details(shared, &thread_id, &mut rows, TUPLE).await?;
-        let mut assembler = Assembler::new(shared, &thread_id, &mut loaded);
-        let read: Vec<_> = rows.iter().map(|row| assembler.tuple(row)).collect::<Result<_>>()?;
-        Ok::<_, checkpoint_core::Error>(places.into_iter().zip(read).collect::<Vec<_>>())
-    });
-    for of_thread in futures_util::future::try_join_all(each).await? {
-        for (at, tuple) in of_thread {
-            if let Some(place) = tuples.get_mut(at) {
-                *place = tuple;
-            }
-        }
-    }
-    Ok(tuples)
+pub(crate) async fn tuples(shared: &Shared, mut rows: Vec<Row>) -> Result<Vec<Option<CheckpointTuple>>> {
+    let mut threads = load::of_threads(shared, &mut rows, TUPLE).await?;
+    let mut assemblers: HashMap<Str, Assembler<'_, '_>> = threads
+        .iter_mut()
+        .map(|(thread_id, loaded)| (thread_id.clone(), Assembler::new(shared, thread_id, loaded)))
+        .collect();
+    let assemble =
+        |row: &Row| assemblers.get_mut(&row.thread_id).map_or(Ok(None), |assembler| assembler.tuple(row));
+    rows.iter().map(assemble).collect()
 }
 
 /// All checkpoints of a thread without their values, newest first.

@@ -1,6 +1,6 @@
 //! Loads checkpoints: their documents, writes, values and segments.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use checkpoint_core::backend::CheckpointKey;
@@ -267,8 +267,8 @@ pub(crate) struct Wanted {
 /// What a tuple needs.
 pub(crate) const TUPLE: Wanted = Wanted { writes: true, all_segments: false };
 
-/// Reads documents of one thread by their `_id`s.
-pub(crate) async fn by_ids(shared: &Shared, thread_id: &str, ids: Vec<String>) -> Result<Vec<Document>> {
+/// Reads documents by their `_id`s: of one thread, or of several.
+pub(crate) async fn by_ids(shared: &Shared, thread_id: Option<&str>, ids: Vec<String>) -> Result<Vec<Document>> {
     let mut found = Vec::new();
     for ids in ids.chunks(IDS) {
         let filter = shared.mongo.by_ids(thread_id, ids.iter().cloned());
@@ -277,81 +277,109 @@ pub(crate) async fn by_ids(shared: &Shared, thread_id: &str, ids: Vec<String>) -
     Ok(found)
 }
 
-/// Reads the writes in ranges of a thread, all of them.
-pub(crate) async fn all_writes(shared: &Shared, thread_id: &str, ranges: &[Range]) -> Result<Vec<WriteRow>> {
+/// Reads all writes in ranges: of one thread, or of several.
+async fn writes_in(shared: &Shared, thread_id: Option<&str>, ranges: &[Range]) -> Result<Vec<WriteRow>> {
     let mut found = Vec::new();
     for ranges in ranges.chunks(IDS) {
-        if !ranges.is_empty() {
-            let filter = shared.mongo.in_ranges(thread_id, ranges);
-            found.extend(shared.mongo.find(Find { filter, ..Find::default() }).await?);
-        }
+        let filter = shared.mongo.in_ranges(thread_id, ranges);
+        found.extend(shared.mongo.find(Find { filter, ..Find::default() }).await?);
     }
     found.into_iter().map(WriteRow::read).collect()
 }
 
-/// Loads the writes, values and segments of rows of one thread: two trips, one more if there are chunks.
+/// What was read of several threads.
+pub(crate) type Threads<'a> = HashMap<Str, Loaded<'a>>;
+
+/// Loads the writes, values and segments of rows of one thread.
 pub(crate) async fn details<'a>(
     shared: &'a Shared,
     thread_id: &str,
     rows: &mut [Row],
     wanted: Wanted,
 ) -> Result<Loaded<'a>> {
-    let keys = ThreadKeys::new(thread_id);
-    let mut loaded = Loaded::new(shared, thread_id);
+    let mut loaded = of_threads(shared, rows, wanted).await?;
+    Ok(loaded.remove(thread_id).unwrap_or_else(|| Loaded::new(shared, thread_id)))
+}
+
+/// Loads the writes, values and segments of rows: two trips, one more if there are chunks.
+pub(crate) async fn of_threads<'a>(shared: &'a Shared, rows: &mut [Row], wanted: Wanted) -> Result<Threads<'a>> {
+    let mut threads: Threads<'a> = HashMap::new();
+    for row in rows.iter() {
+        let thread_id = row.thread_id.clone();
+        threads.entry(thread_id.clone()).or_insert_with(|| Loaded::new(shared, &thread_id));
+    }
+    let only: Option<Str> = rows.first().map(|row| row.thread_id.clone()).filter(|_| threads.len() == 1);
+    let only = only.as_deref();
     let ids: BTreeSet<String> = rows
         .iter()
-        .flat_map(|row| row.names.iter().map(|name| keys.value(&row.checkpoint_ns, name)))
+        .flat_map(|row| {
+            let keys = ThreadKeys::new(&row.thread_id);
+            row.names.iter().map(move |name| keys.value(&row.checkpoint_ns, name))
+        })
         .collect();
     let ranges: Vec<Range> = if wanted.writes {
-        rows.iter().map(|row| keys.writes(&row.checkpoint_ns, &row.checkpoint_id)).collect()
+        let writes = |row: &Row| ThreadKeys::new(&row.thread_id).writes(&row.checkpoint_ns, &row.checkpoint_id);
+        rows.iter().map(writes).collect()
     } else {
         Vec::new()
     };
-    let values = by_ids(shared, thread_id, ids.into_iter().collect());
-    let (values, writes) = try_join(values, all_writes(shared, thread_id, &ranges)).await?;
+    let values = by_ids(shared, only, ids.into_iter().collect());
+    let (values, writes) = try_join(values, writes_in(shared, only, &ranges)).await?;
     for mut value in values {
         let addresses = match value.remove("a") {
             Some(Bson::Binary(binary)) => Addresses::new(binary.bytes)?,
             _ => Addresses::default(),
         };
         let id = value.get_str("_id").map_err(|_| not_understood("_id"))?.to_owned();
-        loaded.values.insert(id, StoredValue { record: Payload::take(&mut value, "d")?, addresses });
+        if let Some(loaded) = threads.get_mut(&*text(&value, "t")?) {
+            loaded.values.insert(id, StoredValue { record: Payload::take(&mut value, "d")?, addresses });
+        }
     }
-    let mut by_checkpoint: HashMap<(Str, Str), Vec<WriteRow>> = HashMap::new();
+    let mut by_checkpoint: HashMap<(Str, Str, Str), Vec<WriteRow>> = HashMap::new();
     for write in writes {
-        let of = (write.name.checkpoint_ns.clone(), write.name.checkpoint_id.clone());
+        let of = (text(&write.head, "t")?, write.name.checkpoint_ns.clone(), write.name.checkpoint_id.clone());
         by_checkpoint.entry(of).or_default().push(write);
     }
     for row in rows.iter_mut() {
-        let of = (row.checkpoint_ns.clone(), row.checkpoint_id.clone());
+        let of = (row.thread_id.clone(), row.checkpoint_ns.clone(), row.checkpoint_id.clone());
         row.writes = visible(by_checkpoint.remove(&of).unwrap_or_default());
     }
-    let lists = loaded.values.values().map(|value| value.addresses.clone()).collect::<Vec<_>>();
-    let addresses: HashSet<Address> = if wanted.all_segments {
-        lists.iter().flat_map(Addresses::iter).collect()
-    } else {
-        lists.iter().flat_map(|list| loaded.reader.missing(list)).collect()
-    };
-    let by_id: HashMap<String, Address> =
-        addresses.into_iter().map(|address| (keys.segment(address), address)).collect();
-    for mut segment in by_ids(shared, thread_id, by_id.keys().cloned().collect()).await? {
-        let address = segment.get_str("_id").ok().and_then(|id| by_id.get(id)).copied();
-        let Payload::Inline(bytes) = Payload::take(&mut segment, "d")? else {
-            return Err(not_understood("d"));
-        };
-        let Some(address) = address else { continue };
-        loaded.reader.add(address, row::read_value(&bytes)?);
-        if wanted.all_segments {
-            loaded.segments.insert(address, bytes);
+    segments(shared, only, &mut threads, wanted.all_segments).await?;
+    for (thread_id, loaded) in &mut threads {
+        let mut payloads: Vec<&mut Payload> = loaded.values.values_mut().map(|value| &mut value.record).collect();
+        for row in rows.iter_mut().filter(|row| row.thread_id == *thread_id) {
+            payloads.extend([&mut row.metadata, &mut row.document]);
+            payloads.extend(row.writes.iter_mut().map(|write| &mut write.record));
+        }
+        chunks(shared, thread_id, payloads).await?;
+    }
+    Ok(threads)
+}
+
+/// Loads the segments of values: those that the codec does not remember, or all.
+async fn segments(shared: &Shared, only: Option<&str>, threads: &mut Threads<'_>, all: bool) -> Result<()> {
+    let mut by_id: HashMap<String, (Str, Address)> = HashMap::new();
+    for (thread_id, loaded) in &mut *threads {
+        let keys = ThreadKeys::new(thread_id);
+        let Loaded { values, reader, .. } = loaded;
+        for value in values.values() {
+            let addresses =
+                if all { value.addresses.iter().collect() } else { reader.missing(&value.addresses) };
+            let found = addresses.into_iter();
+            by_id.extend(found.map(|address| (keys.segment(address), (thread_id.clone(), address))));
         }
     }
-    let mut payloads: Vec<&mut Payload> = loaded.values.values_mut().map(|value| &mut value.record).collect();
-    for row in rows {
-        payloads.extend([&mut row.metadata, &mut row.document]);
-        payloads.extend(row.writes.iter_mut().map(|write| &mut write.record));
+    for mut segment in by_ids(shared, only, by_id.keys().cloned().collect()).await? {
+        let found = segment.get_str("_id").ok().and_then(|id| by_id.get(id));
+        let Some((thread_id, address)) = found else { continue };
+        let Payload::Inline(bytes) = Payload::take(&mut segment, "d")? else { return Err(not_understood("d")) };
+        let Some(loaded) = threads.get_mut(thread_id) else { continue };
+        loaded.reader.add(*address, row::read_value(&bytes)?);
+        if all {
+            loaded.segments.insert(*address, bytes);
+        }
     }
-    chunks(shared, thread_id, payloads).await?;
-    Ok(loaded)
+    Ok(())
 }
 
 /// Loads the chunks of records.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use checkpoint_core::backend::jitter;
 use checkpoint_core::{Error, ErrorKind, Result, id};
+use futures_util::future::try_join;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use crate::client::Inserted;
@@ -21,15 +22,17 @@ const ATTEMPTS: usize = 600;
 
 /// Prepares the collection, and stores the version of the format, if there is none.
 pub(crate) async fn set_up(shared: &Shared) -> Result<()> {
-    check_server(shared).await?;
-    check_collation(shared).await?;
-    if stored(shared).await?.is_none() {
+    let (collated, stored) = try_join(collation(shared), stored(shared)).await?;
+    refuse(collated)?;
+    if let Some(stored) = stored {
+        compare(&stored)?;
+    } else {
         let lock = Lock::take(shared).await?;
         let prepared = prepare(shared).await;
         lock.give_back(shared).await?;
         prepared?;
+        check(shared).await?;
     }
-    check(shared).await?;
     shared.set_checked();
     Ok(())
 }
@@ -40,7 +43,8 @@ async fn prepare(shared: &Shared) -> Result<()> {
     }
     // The first document makes the collection.
     shared.mongo.insert(&[doc! { "_id": SCHEMA, "t": "", "v": FORMAT, "ct": DateTime::now() }], true).await?;
-    check_collation(shared).await
+    // Somebody may have made it at this moment.
+    refuse(collation(shared).await?)
 }
 
 /// Shards the collection by a hash of the thread, unless it is sharded.
@@ -59,12 +63,16 @@ async fn shard(shared: &Shared) -> Result<()> {
     shared.mongo.admin(command).await.map(|_| ()).map_err(refused)
 }
 
-/// The collection compares texts byte by byte: another collation could take two ids for one.
-async fn check_collation(shared: &Shared) -> Result<()> {
+/// The collation of the collection, if it has one.
+async fn collation(shared: &Shared) -> Result<Option<String>> {
     let options = shared.mongo.collection_options().await?.unwrap_or_default();
-    let collation =
-        options.get_document("collation").ok().and_then(|collation| collation.get_str("locale").ok());
-    match collation.filter(|locale| *locale != "simple") {
+    let collation = options.get_document("collation").ok().and_then(|collation| collation.get_str("locale").ok());
+    Ok(collation.filter(|locale| *locale != "simple").map(str::to_owned))
+}
+
+/// The collection compares texts byte by byte: another collation could take two ids for one.
+fn refuse(collation: Option<String>) -> Result<()> {
+    match collation {
         None => Ok(()),
         Some(locale) => Err(Error::new(
             ErrorKind::Schema,
@@ -72,11 +80,6 @@ async fn check_collation(shared: &Shared) -> Result<()> {
         )
         .with("collation", locale)),
     }
-}
-
-/// The driver refuses servers that are too old; this asks one.
-async fn check_server(shared: &Shared) -> Result<()> {
-    shared.mongo.ping().await
 }
 
 async fn stored(shared: &Shared) -> Result<Option<Document>> {
@@ -91,6 +94,10 @@ pub(crate) async fn check(shared: &Shared) -> Result<()> {
             "the database has no such collection of checkpoints; run setup()",
         ));
     };
+    compare(&found)
+}
+
+fn compare(found: &Document) -> Result<()> {
     match found.get("v") {
         Some(Bson::Int32(FORMAT)) => Ok(()),
         Some(Bson::Int64(version)) if *version == i64::from(FORMAT) => Ok(()),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use checkpoint_core::backend::Page;
 use checkpoint_core::{CheckpointConfig, Result, Str, ThreadInfo, ThreadQuery, ThreadState};
+use futures_util::future::try_join;
 use mongodb::bson::doc;
 
 use crate::client::{Find, not_understood, within};
@@ -144,54 +145,50 @@ async fn original(shared: &Shared, id: &str) -> Result<Option<Str>> {
 /// Reads one page of thread ids, also of threads without checkpoints.
 pub(crate) async fn list_thread_ids(shared: &Shared, after: Option<&str>, count: usize) -> Result<Vec<Str>> {
     shared.ready().await?;
-    let mut found: BTreeMap<String, String> = BTreeMap::new();
+    let of = |kind| threads_of(shared, kind, after, count);
+    let ((mut found, first), (others, second)) =
+        try_join(of(kind::CHECKPOINT), of(kind::WRITE)).await?;
     // Up to where both kinds were read.
-    let mut read_to: Option<String> = None;
-    for kind in [kind::CHECKPOINT, kind::WRITE] {
-        let mut range = from(kind, after, None);
-        let mut threads = 0;
-        let mut last = None;
-        while threads < count {
-            let find = Find {
-                filter: within(&range),
-                projection: Some(only_ids(shared)),
-                limit: IDS,
-                ..Find::default()
-            };
-            let page = shared.mongo.find(find).await?;
-            for id in page.iter().filter_map(live_id) {
-                let thread = thread_of(&id).to_owned();
-                if last.as_ref() != Some(&thread) {
-                    threads += 1;
-                    last = Some(thread.clone());
-                }
-                found.entry(thread).or_insert(id);
-            }
-            if page.len() < IDS {
-                last = None;
-                break;
-            }
-            // The others of the last thread are not needed.
-            let end = page.last().and_then(|last| last.get_str("_id").ok());
-            let end = end.map(|end| Range::below(&format!("{kind}!{}", thread_of(end))).to);
-            range.from = end.unwrap_or_default().max(range.from);
-            if range.from >= range.to {
-                last = None;
-                break;
-            }
-        }
-        if let Some(last) = last {
-            read_to = Some(read_to.map_or_else(|| last.clone(), |read_to: String| read_to.min(last.clone())));
-        }
+    let read_to = first.into_iter().chain(second).min();
+    for (thread, id) in others {
+        found.entry(thread).or_insert(id);
     }
     let mut ids = Vec::new();
-    for (escaped, id) in
-        found.into_iter().filter(|(id, _)| read_to.as_ref().is_none_or(|to| id <= to)).take(count)
-    {
+    let is_read = |thread: &String| read_to.as_ref().is_none_or(|to| thread <= to);
+    for (escaped, id) in found.into_iter().filter(|(thread, _)| is_read(thread)).take(count) {
         match unescape(&escaped)? {
             Some(thread_id) => ids.push(thread_id),
             None => ids.extend(original(shared, &id).await?),
         }
     }
     Ok(ids)
+}
+
+/// The next threads that have a kind of document, escaped, each with one `_id`; and the last one of them, if there may be
+/// more.
+async fn threads_of(
+    shared: &Shared,
+    kind: char,
+    after: Option<&str>,
+    count: usize,
+) -> Result<(BTreeMap<String, String>, Option<String>)> {
+    let mut range = from(kind, after, None);
+    let mut found = BTreeMap::new();
+    while range.from < range.to {
+        let find =
+            Find { filter: within(&range), projection: Some(only_ids(shared)), limit: IDS, ..Find::default() };
+        let page = shared.mongo.find(find).await?;
+        for id in page.iter().filter_map(live_id) {
+            found.entry(thread_of(&id).to_owned()).or_insert(id);
+        }
+        let end = page.last().and_then(|last| last.get_str("_id").ok()).filter(|_| page.len() == IDS);
+        let Some(end) = end else { return Ok((found, None)) };
+        // The other documents of the last thread are not needed.
+        let last = thread_of(end).to_owned();
+        range.from = Range::below(&format!("{kind}!{last}")).to;
+        if found.len() >= count {
+            return Ok((found, Some(last)));
+        }
+    }
+    Ok((found, None))
 }

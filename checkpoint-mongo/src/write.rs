@@ -11,7 +11,7 @@ use checkpoint_core::{
     ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata, Error, ErrorKind,
     PutCondition, PutOptions, PutWritesOptions, Result, Str, id,
 };
-use futures_util::future::try_join;
+use futures_util::future::{try_join, try_join3, try_join5};
 use mongodb::bson::{Document, doc};
 
 use crate::client::{Find, Inserted};
@@ -341,41 +341,49 @@ impl PutCall {
         Err(Error::new(ErrorKind::Conflict, "the thread changed all the time; try again").retryable(true))
     }
 
-    /// What the options ask for.
+    /// What the options ask for, in one trip.
     async fn found(&self, shared: &Shared, keys: &ThreadKeys, prepared: &Prepared) -> Result<Found> {
         let Self { config, checkpoint, options, .. } = self;
         let (thread_id, ns) = (config.thread_id(), config.checkpoint_ns());
-        let mut found = Found::default();
-        if let Some(lease) = &options.lease {
-            found.holds_lease = leases::is_held(shared, lease).await?;
-            if !found.holds_lease {
-                return Ok(found);
+        let lease = async {
+            match &options.lease {
+                Some(lease) => leases::is_held(shared, lease).await,
+                None => Ok(false),
             }
-        }
-        if let Some(step) = &prepared.step
-            && let Some(decision) = shared.mongo.get(thread_id, step, None).await?
-        {
-            let repeated = load::text(&decision, "c")?;
-            if *repeated != *checkpoint.id && is_stored(shared, config, &repeated).await? {
-                found.repeated = Some(repeated);
-                return Ok(found);
+        };
+        let step = async {
+            match &prepared.step {
+                Some(step) => shared.mongo.get(thread_id, step, None).await,
+                None => Ok(None),
             }
-        }
-        found.is_stored = is_stored(shared, config, &checkpoint.id).await?;
-        match options.condition {
-            PutCondition::ParentIsLatest => {
-                let filter = shared.mongo.in_range(thread_id, &keys.of_namespace(kind::CHECKPOINT, ns));
-                let projection = Some(doc! { "c": 1, "x": 1 });
-                let find = Find { filter, projection, descending: true, limit: 1 };
-                let newest = shared.mongo.find(find).await?.pop().filter(|newest| !is_expired(newest));
-                found.newest = newest.map(|newest| load::text(&newest, "c")).transpose()?;
+        };
+        let newest = async {
+            if options.condition != PutCondition::ParentIsLatest {
+                return Ok(None);
             }
-            PutCondition::ParentStored => {
-                if let Some(parent) = config.checkpoint_id() {
-                    found.parent_is_stored = is_stored(shared, config, parent).await?;
+            let filter = shared.mongo.in_range(thread_id, &keys.of_namespace(kind::CHECKPOINT, ns));
+            let projection = Some(doc! { "c": 1, "x": 1 });
+            let find = Find { filter, projection, descending: true, limit: 1 };
+            let newest = shared.mongo.find(find).await?.pop().filter(|newest| !is_expired(newest));
+            newest.map(|newest| load::text(&newest, "c")).transpose()
+        };
+        let parent = async {
+            match config.checkpoint_id() {
+                Some(parent) if options.condition == PutCondition::ParentStored => {
+                    is_stored(shared, config, parent).await
                 }
+                _ => Ok(false),
             }
-            _ => {}
+        };
+        let own = is_stored(shared, config, &checkpoint.id);
+        let (holds_lease, step, newest, parent_is_stored, is_stored) =
+            try_join5(lease, step, newest, parent, own).await?;
+        let mut found = Found { holds_lease, repeated: None, is_stored, parent_is_stored, newest };
+        if let Some(decision) = step {
+            let repeated = load::text(&decision, "c")?;
+            if *repeated != *checkpoint.id && self::is_stored(shared, config, &repeated).await? {
+                found.repeated = Some(repeated);
+            }
         }
         Ok(found)
     }
@@ -537,19 +545,26 @@ async fn store_if(
     // Tells this call from others of the task.
     let own = id::uuid6(0);
     for _ in 0..ATTEMPTS {
-        let mut found = FoundWrites::default();
-        if let Some(lease) = &options.lease {
-            found.holds_lease = leases::is_held(shared, lease).await?;
-        }
-        if options.checkpoint_stored {
-            found.checkpoint_is_stored = is_stored(shared, config, checkpoint_id).await?;
-        }
-        if options.once {
+        let lease = async {
+            match &options.lease {
+                Some(lease) => leases::is_held(shared, lease).await,
+                None => Ok(false),
+            }
+        };
+        let checkpoint = async {
+            Ok(options.checkpoint_stored && is_stored(shared, config, checkpoint_id).await?)
+        };
+        let results = async {
+            if !options.once {
+                return Ok(false);
+            }
             let range = keys.results(checkpoint_ns, checkpoint_id, task_id);
             let filter = shared.mongo.in_range(thread_id, &range);
             let find = Find { filter, projection: Some(doc! { "_id": 1 }), limit: 1, ..Find::default() };
-            found.has_writes = !shared.mongo.find(find).await?.is_empty();
-        }
+            Ok(!shared.mongo.find(find).await?.is_empty())
+        };
+        let (holds_lease, checkpoint_is_stored, has_writes) = try_join3(lease, checkpoint, results).await?;
+        let found = FoundWrites { holds_lease, checkpoint_is_stored, has_writes };
         options.decide(config, task_id, found)?;
         shared.mongo.insert(&chunks, false).await?;
         if prepared.replace {
@@ -561,8 +576,13 @@ async fn store_if(
         let once = keys.once(checkpoint_ns, checkpoint_id, task_id);
         let mut decision = doc! { "_id": &once, "t": &**thread_id, "c": &*own };
         shared.stamp(&mut decision, true);
-        if shared.mongo.insert(std::slice::from_ref(&decision), true).await? == Inserted::All {
-            return shared.mongo.insert(&documents, false).await.map(|_| ());
+        // In one request, if every server stops behind a duplicate in it.
+        let first: Vec<Document> = std::iter::once(decision).chain(documents.iter().cloned()).collect();
+        let first = first.get(..BATCH.min(first.len())).unwrap_or_default();
+        match shared.mongo.insert(first, true).await? {
+            Inserted::All if documents.len() < BATCH => return Ok(()),
+            Inserted::Duplicates(at) if at.first() == Some(&0) => {}
+            _ => return shared.mongo.insert(&documents, false).await.map(|_| ()),
         }
         let taken = shared.mongo.get(thread_id, &once, None).await?;
         if taken.is_some_and(|taken| taken.get_str("c").is_ok_and(|by| *by == *own)) {

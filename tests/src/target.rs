@@ -88,10 +88,14 @@ pub enum Call {
     PutWrites,
     /// A `put_writes` with options.
     PutWritesConditional,
-    /// An `acquire_lease`, `renew_lease` or `release_lease`.
+    /// An `acquire_lease` of a thread that nobody has leased.
+    AcquireLease,
+    /// A `renew_lease` or `release_lease`.
     Lease,
     /// A `get_tuple`, with or without a checkpoint id.
     GetTuple,
+    /// A `get_tuple` of a thread that is not stored.
+    GetNothing,
     /// A listing of a namespace that has this many checkpoints.
     List {
         /// How many.

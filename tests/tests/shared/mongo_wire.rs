@@ -266,6 +266,10 @@ impl Protocol for Wire {
         let last = answers.into_iter().filter(|answer| !answer.has_more());
         last.filter(|answer| self.unanswered.remove(&answer.answers())).count()
     }
+
+    fn spans_connections(&self) -> bool {
+        true
+    }
 }
 
 fn broken(error: std::io::Error) -> Error {
