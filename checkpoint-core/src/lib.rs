@@ -72,6 +72,7 @@ pub mod python;
 #[expect(dead_code, unreachable_pub, reason = "`serde::json::revive` needs a part of it in every build")]
 mod python;
 mod rekey;
+pub mod retention;
 mod saver;
 pub mod serde;
 mod status;
@@ -94,6 +95,7 @@ pub use memory::{InMemorySaver, InMemoryStore, InMemoryStoreBuilder};
 pub use metadata::CheckpointMetadata;
 pub use options::{PutCondition, PutOptions, PutWritesOptions};
 pub use rekey::{RekeyOptions, RekeyReport, SealedBy};
+pub use retention::{RetainOptions, RetainReport, Retention};
 pub use saver::{BaseCheckpointSaver, CheckpointLayout, InlineScalars, SaverCapabilities, SaverExt};
 pub use serde::{Tag, TypedBytes, Value};
 pub use status::{ThreadCounts, ThreadState, ThreadStatus};

@@ -11,12 +11,13 @@ use futures_util::{Stream, StreamExt, TryStreamExt};
 
 use crate::delta::DeltaChannelHistory;
 use crate::filter::FilterSemantics;
+use crate::retention::{self, RetainBatch};
 use crate::thread::Thread;
 use crate::version::{self, ChannelVersion, ChannelVersions};
 use crate::{
     ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, Lease, ListQuery,
-    PruneStrategy, PutOptions, PutWritesOptions, RekeyOptions, RekeyReport, Result, Str, ThreadCounts,
-    ThreadInfo, ThreadQuery,
+    PruneStrategy, PutOptions, PutWritesOptions, RekeyOptions, RekeyReport, Result, RetainOptions,
+    RetainReport, Retention, Str, ThreadCounts, ThreadInfo, ThreadQuery,
 };
 
 /// The optional features of a saver, and how it stores checkpoints. The conformance suite checks both ways: a declared
@@ -31,6 +32,8 @@ pub struct SaverCapabilities {
     pub copy_thread: bool,
     /// [`BaseCheckpointSaver::prune`] works.
     pub prune: bool,
+    /// [`BaseCheckpointSaver::retain`] works.
+    pub retain: bool,
     /// [`BaseCheckpointSaver::acquire_lease`] works.
     pub leases: bool,
     /// [`BaseCheckpointSaver::rekey`] works.
@@ -52,6 +55,7 @@ impl SaverCapabilities {
             delete_for_runs: false,
             copy_thread: false,
             prune: false,
+            retain: false,
             leases: false,
             rekey: false,
             durable: true,
@@ -67,6 +71,7 @@ impl SaverCapabilities {
             delete_for_runs: true,
             copy_thread: true,
             prune: true,
+            retain: true,
             leases: true,
             rekey: true,
             ..Self::base(filter)
@@ -360,6 +365,30 @@ pub trait BaseCheckpointSaver: Debug + Send + Sync + 'static {
         Err(Error::unsupported(self.backend(), "prune"))
     }
 
+    /// Removes from threads what a policy no longer keeps; see [`retention`](crate::retention). Returns what went, or, in a
+    /// dry run, what would go. Give it some dozens of threads at a time, or use
+    /// [`SaverExt::retain_all`](crate::SaverExt::retain_all).
+    ///
+    /// What goes of a thread is decided while other calls cannot change it, so that what they store meanwhile stays, with
+    /// all that it needs. A thread that another call is changing is left out and named in the report.
+    ///
+    /// # Errors
+    /// As [`Retention::validate`], before anything is read; `Crypto` if the backend must open a checkpoint to see what its
+    /// delta channels need, and lacks the key; [`Unsupported`](crate::ErrorKind::Unsupported) unless the capability is set.
+    ///
+    /// # Cancellation
+    /// A dropped or failed call has removed from each thread all that the policy says, or nothing, unless the backend's page
+    /// says that it works in smaller steps. The next call continues.
+    async fn retain(
+        &self,
+        thread_ids: &[&str],
+        policy: &Retention,
+        options: &RetainOptions,
+    ) -> Result<RetainReport> {
+        let _ = (thread_ids, policy, options);
+        Err(Error::unsupported(self.backend(), "retain"))
+    }
+
     /// Acquires the lease of a thread, which need not have a checkpoint, for this long after each use. It takes over a
     /// lease that has expired. The database's clock decides, or, for a database without one, this machine's.
     ///
@@ -529,6 +558,14 @@ macro_rules! forward {
             async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
                 (**self).prune(thread_ids, strategy).await
             }
+            async fn retain(
+                &self,
+                thread_ids: &[&str],
+                policy: &Retention,
+                options: &RetainOptions,
+            ) -> Result<RetainReport> {
+                (**self).retain(thread_ids, policy, options).await
+            }
             async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {
                 (**self).acquire_lease(thread_id, ttl).await
             }
@@ -603,6 +640,22 @@ pub trait SaverExt: BaseCheckpointSaver {
             let report = self.rekey(&thread_id, options).await;
             Ok((thread_id, report))
         })
+    }
+
+    /// Runs [`retain`](BaseCheckpointSaver::retain) on the threads of
+    /// [`list_thread_ids`](BaseCheckpointSaver::list_thread_ids) in small batches, one after the other; of the query, start,
+    /// prefix and limit count. Each item is what became of one batch, and a thread that failed is in it; the others go on.
+    /// The stream ends after an error of the listing or of the policy.
+    ///
+    /// It may be dropped at any time and begun again. Several runs at once share the work: each leaves out the threads that
+    /// another one is busy with, and looks at them again at the end.
+    fn retain_all(
+        &self,
+        policy: Retention,
+        options: RetainOptions,
+        query: ThreadQuery,
+    ) -> impl Stream<Item = Result<RetainBatch>> + Send {
+        retention::retain_all(self, policy, options, query)
     }
 
     /// Opens a thread for typed reads and commits.

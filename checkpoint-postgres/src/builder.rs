@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use checkpoint_core::backend::ValueCodec;
+use checkpoint_core::backend::{KeepLast, ValueCodec};
 use checkpoint_core::{Cipher, Error, Result, ResultExt};
 use common_postgres::{BACKEND, ConnectionOptions, ConnectionSource, PostgresConfig, connection_setters};
 
@@ -31,6 +31,7 @@ pub struct PostgresSaverBuilder {
     connection: ConnectionOptions,
     codec: ValueCodec,
     compression: Compression,
+    keep_last: Option<usize>,
 }
 
 impl fmt::Debug for PostgresSaverBuilder {
@@ -51,6 +52,7 @@ impl PostgresSaverBuilder {
             connection: ConnectionOptions::default(),
             codec: ValueCodec::default(),
             compression: Compression::default(),
+            keep_last: None,
         }
     }
 
@@ -104,11 +106,22 @@ impl PostgresSaverBuilder {
         self
     }
 
+    /// Prunes behind each `put`: of its namespace, at least the newest `count` checkpoints stay, and normally at most twice as
+    /// many, besides the ancestors that their delta channels need. Branches that runs work on at the same time count together,
+    /// so `count` should be well above their number.
+    ///
+    /// The checkpoints are counted in the same round trip. Each `count`-th call removes in a short transaction of its own,
+    /// unless another call works on the thread at that moment; a failure is only logged.
+    pub fn keep_last(mut self, count: usize) -> Self {
+        self.keep_last = Some(count);
+        self
+    }
+
     /// Checks the options, reads certificates, and creates the saver. The first call opens a connection.
     ///
     /// # Errors
     /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid connection string or option, for a
-    /// certificate that cannot be read, and for connection options on a pool that is the application's own.
+    /// certificate that cannot be read, for connection options on a pool that is the application's own, and for `keep_last(0)`.
     pub fn build(self) -> Result<PostgresSaver> {
         self.checked().map(PostgresSaver::from_shared).at(BACKEND, "build")
     }
@@ -126,7 +139,8 @@ impl PostgresSaverBuilder {
                 Some((replica, _)) => replica,
             };
         let lz4 = self.compression == Compression::Lz4;
-        Ok(Shared::new(database, replica, schema.as_deref(), lz4, self.codec))
+        let keep_last = self.keep_last.map(KeepLast::new).transpose()?;
+        Ok(Shared::new(database, replica, schema.as_deref(), lz4, self.codec, keep_last))
     }
 }
 

@@ -155,6 +155,7 @@ mod leases;
 mod lock;
 mod read;
 mod rekey;
+mod retention;
 mod row;
 mod saver;
 mod schema;

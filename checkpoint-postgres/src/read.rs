@@ -7,8 +7,9 @@ use checkpoint_core::backend::{
 };
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
 use checkpoint_core::{
-    ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, ListQuery,
-    PendingWrite, Result, Str, ThreadInfo, ThreadQuery, ThreadState, ThreadStatus, TypedBytes, version,
+    ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Error, Filter,
+    ListQuery, PendingWrite, Result, Str, ThreadInfo, ThreadQuery, ThreadState, ThreadStatus, TypedBytes,
+    version,
 };
 use common_postgres::tokio_postgres::Row;
 use common_postgres::{Json, Param, column, params, text};
@@ -308,11 +309,7 @@ async fn read_page(shared: &Shared, cursor: &ListCursor, count: usize) -> Result
         text.as_ref().map_or(Ok(()), |text| check_text(what, text))?;
         texts.extend(text.as_deref());
     }
-    let condition = |(key, value): (&Str, &checkpoint_core::Value)| {
-        let object = checkpoint_core::Value::Map(vec![((**key).into(), value.clone())]);
-        document::to_json(&object).map_err(|error| error.with("filter", key))
-    };
-    let filter: Vec<String> = query.filter.iter().map(condition).collect::<Result<_>>()?;
+    let filter = self::conditions(&query.filter)?;
     let filter: Vec<Json<'_>> = filter.iter().map(|json| Json(json)).collect();
     let mut after: Vec<&str> = last.iter().filter_map(CheckpointConfig::checkpoint_id).collect();
     if let Some(last) = last.as_ref().filter(|_| !conditions.is_one_namespace()) {
@@ -412,4 +409,13 @@ fn ancestors(rows: &[Row], namespace: CheckpointKey<'_>, codec: &ValueCodec) -> 
         ancestor.writes.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
     }
     Ok(found)
+}
+
+/// The JSON of each condition of a filter, an object of one entry.
+pub(crate) fn conditions(filter: &Filter) -> Result<Vec<String>> {
+    let condition = |(key, value): (&Str, &checkpoint_core::Value)| {
+        let object = checkpoint_core::Value::Map(vec![((**key).into(), value.clone())]);
+        document::to_json(&object).map_err(|error| error.with("filter", key))
+    };
+    filter.iter().map(condition).collect()
 }

@@ -10,7 +10,8 @@ use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointLayout, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics,
     InlineScalars, Lease, ListQuery, PruneStrategy, PutOptions, PutWritesOptions, RekeyOptions, RekeyReport,
-    Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
+    Result, RetainOptions, RetainReport, Retention, SaverCapabilities, Str, ThreadInfo, ThreadQuery,
+    async_trait,
 };
 use common_postgres::deadpool_postgres::Pool;
 use common_postgres::{BACKEND, ConnectionSource, PostgresConfig};
@@ -19,6 +20,7 @@ use crate::PostgresSaverBuilder;
 use crate::leases;
 use crate::read::{self, Listing};
 use crate::rekey;
+use crate::retention;
 use crate::shared::Shared;
 use crate::write;
 
@@ -190,13 +192,23 @@ impl BaseCheckpointSaver for PostgresSaver {
             for thread_id in thread_ids {
                 match strategy {
                     PruneStrategy::Delete => write::delete_thread(&self.shared, thread_id).await?,
-                    PruneStrategy::KeepLatest => write::keep_latest(&self.shared, thread_id).await?,
+                    PruneStrategy::KeepLatest => retention::keep_latest(&self.shared, thread_id).await?,
                     _ => return Err(Error::unsupported(BACKEND, "prune")),
                 }
             }
             Ok(())
         };
         self.shared.calls.run(Operation::prune(thread_ids), prune).await
+    }
+
+    async fn retain(
+        &self,
+        thread_ids: &[&str],
+        policy: &Retention,
+        options: &RetainOptions,
+    ) -> Result<RetainReport> {
+        let retain = retention::retain(&self.shared, thread_ids, policy, options);
+        self.shared.calls.run(Operation::retain(thread_ids, options), retain).await
     }
 
     async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {

@@ -1,7 +1,7 @@
 //! What the clones of a saver share.
 
 use checkpoint_core::Result;
-use checkpoint_core::backend::{Calls, ValueCodec};
+use checkpoint_core::backend::{Calls, KeepLast, ValueCodec};
 use common_postgres::{BACKEND, Database, SYSTEM};
 
 use crate::schema::Tables;
@@ -16,6 +16,7 @@ pub(crate) struct Shared {
     pub(crate) sql: Statements,
     pub(crate) tables: Tables,
     pub(crate) codec: ValueCodec,
+    pub(crate) keep_last: Option<KeepLast>,
 }
 
 impl Shared {
@@ -25,6 +26,7 @@ impl Shared {
         schema: Option<&str>,
         lz4: bool,
         codec: ValueCodec,
+        keep_last: Option<KeepLast>,
     ) -> Self {
         Self {
             calls: Calls::saver(BACKEND, SYSTEM),
@@ -33,6 +35,7 @@ impl Shared {
             sql: Statements::new(schema),
             tables: Tables::new(schema, lz4),
             codec,
+            keep_last,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The statements. Each finds its rows by a primary key; tests check the plans.
 
 pub(crate) mod rekey;
+pub(crate) mod retention;
 
 use checkpoint_core::backend::ListConditions;
 use common_postgres::quote;
@@ -60,7 +61,7 @@ pub(crate) mod column {
     pub(crate) const INLINE: usize = 8;
 }
 
-/// The columns of [`ancestors`] and [`newest`].
+/// The columns of [`Statements::summaries`].
 pub(crate) mod summary {
     pub(crate) const CHECKPOINT_ID: usize = 0;
     pub(crate) const PARENT_CHECKPOINT_ID: usize = 1;
@@ -68,8 +69,6 @@ pub(crate) mod summary {
     pub(crate) const VERSIONS: usize = 3;
     pub(crate) const INLINE: usize = 4;
     pub(crate) const BLOBS: usize = 5;
-    /// Of [`newest`](super::newest) only: whether its sends are on its parent.
-    pub(crate) const HAS_SENDS: usize = 6;
 }
 
 /// The columns of [`Statements::list_threads_with_state`].
@@ -210,46 +209,23 @@ statements! { |s|
         checkpoint_at(s, "parent_checkpoint_id", "$1", "$2", "$3"),
     ));
     history_from: "get_delta_channel_history" = history(s, "$3::text");
-    /// The namespaces of a thread in which there is a checkpoint.
-    namespaces: "prune" = { let namespaces = with_namespaces(s, "$1");
-    format!("{namespaces} SELECT checkpoint_ns FROM namespaces WHERE checkpoint_ns IS NOT NULL") };
-    /// The newest checkpoint of a namespace, and whether it is an old one whose sends are on its parent.
-    newest: "prune" = format!(
-        "SELECT {SUMMARY}, {}, c.checkpoint->'v' < '{SENDS_INSIDE_FROM}' AND (SELECT true FROM {s}checkpoint_writes w \
-         WHERE w.thread_id = $1 AND w.checkpoint_ns = $2 AND w.checkpoint_id = c.parent_checkpoint_id \
-         AND w.channel = '{TASKS}' ORDER BY w.task_id, w.idx LIMIT 1) AS sends \
-         FROM {s}checkpoints c WHERE thread_id = $1 AND checkpoint_ns = $2 ORDER BY checkpoint_id DESC LIMIT 1",
-        with_blobs(s)
-    );
-    /// The data for pruning of `$3` and its ancestors, `$4` at most.
-    ancestors: "prune" = format!(
-        "WITH RECURSIVE walk AS ( \
-         SELECT 0 AS depth, $3::text AS checkpoint_id \
-         UNION ALL \
-         SELECT w.depth + 1, c.parent_checkpoint_id FROM walk w CROSS JOIN LATERAL ({parent}) c \
-         WHERE c.parent_checkpoint_id <> '' AND w.depth + 1 < $4) \
-         SELECT {SUMMARY}, {blobs} FROM walk w CROSS JOIN LATERAL ({row}) c ORDER BY w.depth",
-        parent = checkpoint_at(s, "parent_checkpoint_id", "$1", "$2", "w.checkpoint_id"),
-        blobs = with_blobs(s),
-        row = checkpoint_at(s, "*", "$1", "$2", "w.checkpoint_id"),
-    );
-    /// Keeps of a namespace the checkpoints `$3`, of which the first is the newest, and the writes beyond that one.
-    prune: "prune" = format!(
-        "WITH pruned AS (DELETE FROM {s}checkpoints WHERE thread_id = $1 AND checkpoint_ns = $2 \
-         AND checkpoint_id <> ALL ($3)), \
-         roots AS (UPDATE {s}checkpoints SET parent_checkpoint_id = NULL WHERE thread_id = $1 AND checkpoint_ns = $2 \
-         AND checkpoint_id = ANY ($3) AND parent_checkpoint_id <> ALL ($3)) \
-         DELETE FROM {s}checkpoint_writes WHERE thread_id = $1 AND checkpoint_ns = $2 \
-         AND checkpoint_id <> ALL ($3) AND checkpoint_id < ($3::text[])[1]"
-    );
-    /// Deletes the unreferenced blobs of threads.
-    delete_unnamed_blobs: "prune" = format!(
-        "WITH named AS MATERIALIZED (SELECT DISTINCT c.thread_id, c.checkpoint_ns, v.key, v.value \
-         FROM {s}checkpoints c CROSS JOIN LATERAL jsonb_each_text({}) v WHERE c.thread_id = ANY($1)) \
-         DELETE FROM {s}checkpoint_blobs b WHERE b.thread_id = ANY($1) AND NOT EXISTS ( \
-         SELECT FROM named n WHERE n.thread_id = b.thread_id AND n.checkpoint_ns = b.checkpoint_ns \
-         AND n.key = b.channel AND n.value = b.version)",
-        versions_of("c.checkpoint")
+    lock_threads: "retain" = retention::lock();
+    stored: "retain" = retention::stored(s, false);
+    stored_writes: "retain" = retention::writes(s, false);
+    stored_in_namespace: "retain" = retention::stored(s, true);
+    stored_writes_in_namespace: "retain" = retention::writes(s, true);
+    count_checkpoints: "put with keep_last" = retention::count(s);
+    tasks: "retain by keys" = retention::tasks(s);
+    summaries: "retain" = retention::summaries(s);
+    delete_checkpoints: "retain by keys" = retention::delete(s);
+    cut_parents: "retain by keys" = retention::cut_parents(s);
+    delete_unnamed_blobs: "retain" = retention::delete_blobs(s, false);
+    delete_unnamed_blobs_in_namespace: "retain" = retention::delete_blobs(s, true);
+    count_unnamed_blobs: "retain" = retention::count_blobs(s);
+    may_delete_leases: "retain of idle threads" =
+        "SELECT coalesce(has_table_privilege(to_regclass($1::text), 'DELETE'), false)".to_owned();
+    delete_expired_leases: "retain of idle threads" = format!(
+        "DELETE FROM {s}checkpoint_leases WHERE thread_id = ANY ($1) AND expires_at < clock_timestamp()"
     );
     select_runs: "delete_for_runs" = format!("SELECT DISTINCT thread_id FROM {s}checkpoints WHERE metadata->'run_id' = ANY($1)");
     /// Deletes the checkpoints of runs `$1` in the threads `$2`, with their writes.

@@ -1,27 +1,25 @@
 //! The writes.
 
-use std::collections::HashSet;
-
 use checkpoint_core::backend::{
     AssociatedData, CheckpointKey, Decision, Found, FoundWrites, PreparedWrites, telemetry,
 };
 use checkpoint_core::cipher::BOUND_SUFFIX;
-use checkpoint_core::delta::{ChannelSummary, CheckpointSummary, NeededAncestors};
 use checkpoint_core::{
     ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata, Error, ErrorKind,
     PutCondition, PutOptions, PutWritesOptions, Result, Str, TypedBytes, id,
 };
 use common_postgres::tokio_postgres::Row;
 use common_postgres::{BACKEND, Connection, Json, Param, SYSTEM, Transaction, column, params, text};
-use indexmap::IndexMap;
-use serde::de::IgnoredAny;
+
+use futures_util::future::join;
 
 use crate::document::{self, Document, check_key, check_name, check_text};
 use crate::leases::LeaseParams;
 use crate::lock::{self, Lock};
+use crate::retention;
 use crate::row::{self, Blob};
 use crate::shared::Shared;
-use crate::sql::{self, found, summary as at};
+use crate::sql::found;
 
 /// The server's messages are smaller than 2^30 bytes; the rest is for ids and headers.
 const MAX_BYTES: usize = (1 << 30) - (1 << 20);
@@ -79,23 +77,35 @@ pub(crate) async fn put(
         let run = |connection| async move { row.store(shared, &connection, mode).await };
         shared.database.run(run).await
     };
+    let prune_behind = async |count| match shared.keep_last {
+        Some(keep) => retention::prune_behind(shared, config, &checkpoint.id, keep, count).await,
+        None => {}
+    };
     let all = &checkpoint.channel_versions;
     let is_plain = !requirement.parent_is_latest && options.step_key.is_none() && options.lease.is_none();
-    if is_plain && attempt(new_versions, Mode::AtOnce).await?.is_stored {
-        return Ok(stored);
+    if is_plain {
+        let done = attempt(new_versions, Mode::AtOnce).await?;
+        if done.is_stored {
+            prune_behind(done.count).await;
+            return Ok(stored);
+        }
     }
     if !options.is_conditional() {
         // The parent was deleted meanwhile, perhaps with values that did not change, or is being deleted: all values are
         // stored, once no other call holds the thread's exclusive lock.
         attempt(all, Mode::Waiting).await?;
+        prune_behind(None).await;
         return Ok(stored);
     }
     let first = if is_plain && options.unchanged.is_empty() { all } else { new_versions };
     for new_versions in [first, all] {
-        let Stored { is_stored, found } = attempt(new_versions, Mode::Conditional).await?;
+        let Stored { is_stored, found, .. } = attempt(new_versions, Mode::Conditional).await?;
         match options.decide(config, found)? {
             Decision::Repeats(checkpoint_id) => return Ok(config.for_checkpoint(checkpoint_id)),
-            Decision::Store if is_stored => return Ok(stored),
+            Decision::Store if is_stored => {
+                prune_behind(None).await;
+                return Ok(stored);
+            }
             // The parent does not name all of the values that were carried over.
             Decision::Store => {}
         }
@@ -138,6 +148,8 @@ enum Mode {
 struct Stored {
     is_stored: bool,
     found: Found,
+    /// How many checkpoints the namespace then has, if they were counted.
+    count: Option<usize>,
 }
 
 /// A checkpoint as it is stored, checked and encrypted.
@@ -202,9 +214,18 @@ impl CheckpointRow<'_> {
             connection.execute_in_transaction(&lock::take(&[], &[lock]), sql, &params).await?;
             return Ok(Stored { is_stored: true, ..Stored::default() });
         }
-        let rows = connection.query(sql, &params).await?;
+        let put = connection.query(sql, &params);
+        let (rows, count) = match shared.keep_last {
+            None => (put.await?, None),
+            // In one round trip; the server runs it after the first one.
+            Some(keep) => {
+                let count = retention::count(shared, connection, thread_id, checkpoint_ns, keep);
+                let (rows, count) = join(put, count).await;
+                (rows?, count.ok())
+            }
+        };
         let is_stored = rows.first().map_or(Ok(false), |row| column(row, 0))?;
-        Ok(Stored { is_stored, ..Stored::default() })
+        Ok(Stored { is_stored, count, ..Stored::default() })
     }
 
     /// Reads the row of a conditional put.
@@ -220,7 +241,7 @@ impl CheckpointRow<'_> {
             parent_is_stored,
             newest,
         };
-        Ok(Stored { is_stored: column(row, found::STORED)?, found })
+        Ok(Stored { is_stored: column(row, found::STORED)?, found, count: None })
     }
 }
 
@@ -343,88 +364,6 @@ pub(crate) async fn delete_for_runs(shared: &Shared, run_ids: &[&str]) -> Result
         transaction.commit().await
     };
     shared.database.run(run).await
-}
-
-/// Keeps of each namespace the newest checkpoint, the ancestors that its delta channels need, and the parent of an old
-/// one that has the sends.
-pub(crate) async fn keep_latest(shared: &Shared, thread_id: &str) -> Result<()> {
-    check_text("thread_id", thread_id)?;
-    let run = |mut connection: Connection| async move {
-        let transaction = connection.begin().await?;
-        transaction.batch(&lock::take(&[Lock::of(thread_id)], &[])).await?;
-        let namespaces = transaction.query(&shared.sql.namespaces, &params![TEXT: thread_id]).await?;
-        for row in &namespaces {
-            let checkpoint_ns: &str = column(row, 0)?;
-            let context = CheckpointKey::new(thread_id, checkpoint_ns, "").context();
-            let Some(keep) = needed(shared, &transaction, thread_id, checkpoint_ns).await.map_err(context)?
-            else {
-                continue;
-            };
-            let keep: Vec<&str> = keep.iter().map(|id| &**id).collect();
-            let params = params![TEXT: thread_id, checkpoint_ns; TEXT_ARRAY: keep];
-            transaction.query(&shared.sql.prune, &params).await?;
-        }
-        if !namespaces.is_empty() {
-            let threads = vec![thread_id];
-            transaction.query(&shared.sql.delete_unnamed_blobs, &params![TEXT_ARRAY: threads]).await?;
-        }
-        transaction.commit().await
-    };
-    shared.database.run(run).await
-}
-
-/// The ids that pruning keeps in a namespace, the newest checkpoint first; `None` if there is no checkpoint.
-async fn needed(
-    shared: &Shared,
-    transaction: &Transaction<'_>,
-    thread_id: &str,
-    checkpoint_ns: &str,
-) -> Result<Option<Vec<Str>>> {
-    let newest = transaction.query(&shared.sql.newest, &params![TEXT: thread_id, checkpoint_ns]).await?;
-    let Some(row) = newest.first() else { return Ok(None) };
-    let has_sends: Option<bool> = column(row, at::HAS_SENDS)?;
-    let (newest_id, newest) = summary(row)?;
-    let mut keep = vec![newest_id];
-    keep.extend(newest.parent_checkpoint_id.clone().filter(|_| has_sends == Some(true)));
-    let mut needed = NeededAncestors::new(&newest);
-    while let Some(next) = needed.next().cloned() {
-        let params = params![TEXT: thread_id, checkpoint_ns, &*next; INT8: sql::ANCESTORS];
-        for row in &transaction.query(&shared.sql.ancestors, &params).await? {
-            let (id, ancestor) = summary(row)?;
-            if needed.next() != Some(&id) {
-                break;
-            }
-            needed.visit(ancestor);
-        }
-        if needed.next() == Some(&next) {
-            // It is not stored.
-            break;
-        }
-    }
-    keep.extend(needed.finish());
-    Ok(Some(keep))
-}
-
-/// Decodes the data for pruning of a checkpoint, and its id.
-fn summary(row: &Row) -> Result<(Str, CheckpointSummary)> {
-    fn object<'a, T: serde::Deserialize<'a>>(row: &'a Row, at: usize) -> Result<IndexMap<Str, T>> {
-        let Some(Json(json)) = column(row, at)? else { return Ok(IndexMap::new()) };
-        serde_json::from_str(json)
-            .map_err(|_| Error::codec("the stored checkpoint does not have LangGraph's shape"))
-    }
-    let versions: IndexMap<Str, IgnoredAny> = object(row, at::VERSIONS)?;
-    let inline: IndexMap<Str, bool> = object(row, at::INLINE)?;
-    let blobs: Vec<&str> = column(row, at::BLOBS)?;
-    let blobs: HashSet<&str> = blobs.into_iter().collect();
-    // A snapshot is a blob whose channel is marked in the document.
-    let is_marked = |channel: &str| inline.get(channel) == Some(&true);
-    let in_rows = blobs.iter().map(|channel| (Str::from(*channel), is_marked(channel)));
-    let scalars =
-        inline.keys().filter(|channel| !blobs.contains(&***channel)).map(|channel| (channel.clone(), false));
-    let channels = ChannelSummary::new(versions.keys().cloned(), in_rows.chain(scalars));
-    let parent = row::optional_text(row, at::PARENT_CHECKPOINT_ID)?;
-    let summary = CheckpointSummary::new(channels, row::metadata(row, at::METADATA)?, parent);
-    Ok((text(row, at::CHECKPOINT_ID)?, summary))
 }
 
 /// Copies values in the server, and re-encrypts those that are bound to their row.

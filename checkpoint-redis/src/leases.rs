@@ -155,3 +155,22 @@ async fn change(
     let (_, changed) = shared.connections.optimistic(&keys.both(), &read, decide).await?;
     Ok(changed)
 }
+
+/// Deletes the lease of a thread, unless somebody holds it.
+pub(crate) async fn delete_expired(shared: &Shared, thread_id: &str) -> Result<()> {
+    let keys = shared.keys.thread(thread_id);
+    let mut read = Pipeline::new();
+    read.cmd("TIME");
+    read.cmd("HGET").arg(&keys.hash).arg(kind::LEASE);
+    let decide = |replies: Vec<Value>| {
+        let mut replies = Items::of(replies);
+        let now = micros(replies.next())?;
+        let held = reply::optional(replies.next())?;
+        let held = held.as_deref().map(Held::read).transpose()?;
+        let is_over = held.is_some_and(|held| held.holder.is_empty() || held.deadline <= now);
+        let mut commands = Pipeline::new();
+        commands.cmd("HDEL").arg(&keys.hash).arg(kind::LEASE);
+        Ok((is_over.then_some(commands), ()))
+    };
+    shared.connections.optimistic(&keys.both(), &read, decide).await.map(|_| ())
+}

@@ -174,6 +174,7 @@ mod pages;
 mod prune;
 mod read;
 mod rekey;
+mod retention;
 mod repair;
 mod reply;
 mod row;

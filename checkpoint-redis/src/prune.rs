@@ -1,27 +1,23 @@
-//! `prune` and `delete_for_runs`: removes checkpoints, then what only they referred to.
+//! What `prune`, `retain` and `delete_for_runs` remove: checkpoints, then what only they referred to.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use bytes::Bytes;
-use checkpoint_core::delta::{CheckpointSummary, NeededAncestors};
-use checkpoint_core::{Error, ErrorKind, Result, Str};
+use checkpoint_core::{ErrorKind, Result, Str};
 use redis::{Pipeline, Value};
 
 use crate::connection::Access;
-use crate::keys::{self, ThreadKeys, WriteName, kind};
+use crate::keys::{self, ThreadKeys, kind};
 use crate::list::AllCheckpoints;
 use crate::load::{self, Row};
 use crate::reply;
-use crate::row::{self, Head};
+use crate::row::Head;
 use crate::script;
 use crate::shared::{Shared, text};
 use crate::threads::{Directory, PAGE as DIRECTORY_PAGE};
 
 /// The most members, and the most fields, that one step removes.
 const REMOVED_AT_A_TIME: usize = 4000;
-
-/// How often a thread is looked at again of which a checkpoint that is kept has changed.
-const ATTEMPTS: usize = 5;
 
 /// How often garbage is looked for without scripts, while others write to the thread.
 const COLLECTIONS: usize = 20;
@@ -30,120 +26,15 @@ const COLLECTIONS: usize = 20;
 const NEWEST: usize = 64;
 
 /// How many members of the index are read at a time.
-const MEMBERS: usize = 1000;
-
-/// Keeps the newest checkpoint of each namespace of a thread, and what it needs.
-pub(crate) async fn keep_latest(shared: &Shared, thread_id: &str) -> Result<()> {
-    shared.ready().await?;
-    for _ in 0..ATTEMPTS {
-        if prune(shared, thread_id).await? {
-            return Ok(());
-        }
-    }
-    Err(Error::new(ErrorKind::Conflict, "the thread changed all the time; try again").retryable(true))
-}
-
-/// `false` if a checkpoint that is kept has changed meanwhile.
-async fn prune(shared: &Shared, thread_id: &str) -> Result<bool> {
-    let mut rows = Vec::new();
-    let mut newest: BTreeMap<Str, Str> = BTreeMap::new();
-    let mut all = AllCheckpoints::new(thread_id);
-    while let Some(page) = all.next_page(shared).await? {
-        for row in page {
-            let id = newest.entry(row.checkpoint_ns.clone()).or_default();
-            *id = id.clone().max(row.checkpoint_id.clone());
-            rows.push(row);
-        }
-    }
-    let mut keep: HashSet<(Str, Str)> = HashSet::new();
-    for (ns, id) in &newest {
-        keep.insert((ns.clone(), id.clone()));
-        let of_namespace = rows.iter().filter(|row| row.checkpoint_ns == *ns);
-        let by_id: BTreeMap<&Str, &Row> = of_namespace.map(|row| (&row.checkpoint_id, row)).collect();
-        let Some(needed) = needed(shared, id, &by_id).await? else { return Ok(false) };
-        keep.extend(needed.into_iter().map(|id| (ns.clone(), id)));
-    }
-    let is_kept = |row: &Row| keep.contains(&(row.checkpoint_ns.clone(), row.checkpoint_id.clone()));
-    let (kept, removed): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_kept);
-    // Writes may precede their checkpoint: those beyond the newest are kept.
-    let is_orphan = |write: &WriteName| {
-        let place = (write.checkpoint_ns.clone(), write.checkpoint_id.clone());
-        !keep.contains(&place)
-            && newest.get(&write.checkpoint_ns).is_some_and(|newest| write.checkpoint_id < *newest)
-    };
-    let writes = writes(shared, thread_id, is_orphan).await?;
-    let parents = without_parents(&kept, &keep)?;
-    remove(shared, thread_id, removed, writes, parents).await
-}
-
-/// The ancestors that a checkpoint needs for its delta channels, or `None` if one of them was just deleted.
-async fn needed(shared: &Shared, newest: &Str, by_id: &BTreeMap<&Str, &Row>) -> Result<Option<Vec<Str>>> {
-    let Some(row) = by_id.get(newest) else { return Ok(Some(Vec::new())) };
-    let Some(newest) = summary(shared, row).await? else { return Ok(None) };
-    let mut ancestors = NeededAncestors::new(&newest);
-    while let Some(row) = ancestors.next().and_then(|id| by_id.get(id)) {
-        let Some(ancestor) = summary(shared, row).await? else { return Ok(None) };
-        ancestors.visit(ancestor);
-    }
-    Ok(Some(ancestors.finish()))
-}
-
-/// What decides which ancestors a checkpoint needs, or `None` if it was just deleted.
-async fn summary(shared: &Shared, row: &Row) -> Result<Option<CheckpointSummary>> {
-    let mut read = redis::cmd("HGET");
-    let suffix = row.suffix();
-    read.arg(shared.keys.thread(&row.thread_id).hash).arg(keys::name(kind::CHECKPOINT, &[&suffix]));
-    match reply::optional(shared.read(&read).await?)? {
-        Some(document) => row::summary(shared.values(), row.key(), &row.head, &document).map(Some),
-        None => Ok(None),
-    }
-}
-
-/// The fields of the writes of a thread that are to be removed.
-async fn writes(
-    shared: &Shared,
-    thread_id: &str,
-    is_removed: impl Fn(&WriteName) -> bool,
-) -> Result<Vec<Bytes>> {
-    let keys = shared.keys.thread(thread_id);
-    let mut found = Vec::new();
-    let mut from = b"[w".to_vec();
-    loop {
-        let mut read = redis::cmd("ZRANGEBYLEX");
-        read.arg(&keys.index).arg(&from).arg("(x").arg("LIMIT").arg(0).arg(MEMBERS);
-        let page = reply::list(shared.read(&read).await?)?;
-        for member in &page {
-            if is_removed(&WriteName::read(member)?) {
-                found.push(member.clone());
-            }
-        }
-        match page.last().filter(|_| page.len() == MEMBERS) {
-            Some(last) => from = [b"(", &**last].concat(),
-            None => return Ok(found),
-        }
-    }
-}
+pub(crate) const MEMBERS: usize = 1000;
 
 /// Fields with their old and new values.
-type Replaced = Vec<(Vec<u8>, Bytes, Bytes)>;
-
-/// The metadata of checkpoints whose parents are not kept, without them.
-fn without_parents(kept: &[Row], keep: &HashSet<(Str, Str)>) -> Result<Replaced> {
-    let is_cut = |row: &&Row| {
-        row.head.parent().is_some_and(|parent| !keep.contains(&(row.checkpoint_ns.clone(), parent)))
-    };
-    let cut = |row: &Row| {
-        let suffix = row.suffix();
-        let new = Head { parent: Str::default(), ..row.head.clone() };
-        Ok((keys::name(kind::METADATA, &[&suffix]), row.head.to_bytes()?.into(), new.to_bytes()?.into()))
-    };
-    kept.iter().filter(is_cut).map(cut).collect()
-}
+pub(crate) type Replaced = Vec<(Vec<u8>, Bytes, Bytes)>;
 
 /// Removes checkpoints with their writes, and writes alone, replaces fields in the same step, and collects what only they
 /// referred to. Many checkpoints are removed in several steps, the newest ones last. `false` if a field to replace has
 /// changed.
-async fn remove(
+pub(crate) async fn remove(
     shared: &Shared,
     thread_id: &str,
     rows: Vec<Row>,
@@ -176,9 +67,13 @@ async fn remove(
         // Without their kind.
         values.extend(row.fields(kind::BLOB).map(|field| field.get(1..).unwrap_or_default().to_vec()));
     }
+    // Fields that are replaced by themselves guard each step.
+    let unchanged: Replaced = replaced.iter().filter(|(_, old, new)| old == new).cloned().collect();
     while members.len() > REMOVED_AT_A_TIME {
         let rest = members.split_off(REMOVED_AT_A_TIME);
-        remove_fields(shared, &keys, &Vec::new(), &std::mem::replace(&mut members, rest), &[]).await?;
+        if !remove_fields(shared, &keys, &unchanged, &std::mem::replace(&mut members, rest), &[]).await? {
+            return Ok(false);
+        }
     }
     while fields.len() > REMOVED_AT_A_TIME {
         // Invisible, because they are not in the index any more.
@@ -313,7 +208,7 @@ async fn garbage(
 }
 
 /// The addresses of the segments of values.
-async fn addresses(shared: &Shared, keys: &ThreadKeys, names: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
+pub(crate) async fn addresses(shared: &Shared, keys: &ThreadKeys, names: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
     let mut found = Vec::new();
     for names in names.chunks(MEMBERS) {
         let mut read = redis::cmd("HMGET");

@@ -10,7 +10,7 @@ use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointLayout, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics,
     InlineScalars, Lease, ListQuery, PruneStrategy, PutOptions, PutWritesOptions, RekeyOptions, RekeyReport,
-    Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
+    Result, RetainOptions, RetainReport, Retention, SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
 };
 use futures_util::future::BoxFuture;
 
@@ -18,7 +18,7 @@ use crate::RedisSaverBuilder;
 use crate::error::BACKEND;
 use crate::list::Listing;
 use crate::shared::Shared;
-use crate::{copy, leases, prune, read, rekey, runtime, schema, threads, write};
+use crate::{copy, leases, prune, read, rekey, retention, runtime, schema, threads, write};
 
 /// How many threads one page of `list_threads` has.
 const THREADS_PAGE: usize = 128;
@@ -193,13 +193,26 @@ impl BaseCheckpointSaver for RedisSaver {
             for thread_id in &thread_ids {
                 match strategy {
                     PruneStrategy::Delete => write::delete_thread(&shared, thread_id).await?,
-                    PruneStrategy::KeepLatest => prune::keep_latest(&shared, thread_id).await?,
+                    PruneStrategy::KeepLatest => retention::keep_latest(&shared, thread_id).await?,
                     _ => return Err(Error::unsupported(BACKEND, "prune")),
                 }
             }
             Ok(())
         };
         self.to_the_end(operation, Box::pin(prune)).await
+    }
+
+    async fn retain(
+        &self,
+        thread_ids: &[&str],
+        policy: &Retention,
+        options: &RetainOptions,
+    ) -> Result<RetainReport> {
+        let (shared, operation) = (Arc::clone(&self.shared), Operation::retain(thread_ids, options));
+        let thread_ids: Vec<Str> = thread_ids.iter().map(|id| Str::from(*id)).collect();
+        let (policy, options) = (policy.clone(), *options);
+        let retain = async move { retention::retain(&shared, &thread_ids, &policy, &options).await };
+        self.to_the_end(operation, Box::pin(retain)).await
     }
 
     async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {

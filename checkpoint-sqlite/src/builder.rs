@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint_core::backend::ValueCodec;
+use checkpoint_core::backend::{KeepLast, ValueCodec};
 use checkpoint_core::delta::CheckpointReader;
 use checkpoint_core::{Cipher, Error, Result, ResultExt};
 
@@ -48,6 +48,7 @@ pub struct SqliteSaverBuilder {
     synchronous: Synchronous,
     readers: usize,
     read_only: bool,
+    keep_last: Option<usize>,
 }
 
 impl SqliteSaverBuilder {
@@ -60,6 +61,7 @@ impl SqliteSaverBuilder {
             synchronous: Synchronous::default(),
             readers: 4,
             read_only: false,
+            keep_last: None,
         }
     }
 
@@ -122,13 +124,21 @@ impl SqliteSaverBuilder {
         self
     }
 
+    /// Prunes behind each `put`, in its transaction: of its namespace, at least the newest `count` checkpoints stay, and
+    /// normally at most twice as many, besides the ancestors that their delta channels need. Branches that runs work on at
+    /// the same time count together, so `count` should be well above their number.
+    pub fn keep_last(mut self, count: usize) -> Self {
+        self.keep_last = Some(count);
+        self
+    }
+
     /// Checks the options and creates the saver. The file is opened and threads are started by the first call.
     ///
     /// A relative path is resolved against the current working directory.
     ///
     /// # Errors
     /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an empty path, `:memory:` and URIs, for a path
-    /// with U+0000, for no or more than 64 readers, and for a timeout of more than 2^31 milliseconds.
+    /// with U+0000, for no or more than 64 readers, for a timeout of more than 2^31 milliseconds, and for `keep_last(0)`.
     pub fn build(self) -> Result<SqliteSaver> {
         self.checked().map(|config| SqliteSaver::from_workers(Workers::new(config))).at(BACKEND, "build")
     }
@@ -163,6 +173,7 @@ impl SqliteSaverBuilder {
             synchronous: self.synchronous,
             readers: self.readers,
             read_only: self.read_only,
+            keep_last: self.keep_last.map(KeepLast::new).transpose()?,
         })
     }
 }
@@ -191,6 +202,7 @@ mod tests {
             SqliteSaver::builder("file:x.db?mode=memory"),
             SqliteSaver::builder("a\0b"),
             file().readers(0),
+            file().keep_last(0),
             file().readers(65),
             file().busy_timeout(Duration::from_millis(1 << 31)),
             file().busy_timeout(Duration::MAX),

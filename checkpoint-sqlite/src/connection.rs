@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint_core::backend::ValueCodec;
+use checkpoint_core::backend::{KeepLast, ValueCodec};
 use checkpoint_core::delta::CheckpointReader;
 use checkpoint_core::{Error, ErrorKind, Result};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
@@ -33,6 +33,7 @@ pub(crate) struct Config {
     pub(crate) synchronous: Synchronous,
     pub(crate) readers: usize,
     pub(crate) read_only: bool,
+    pub(crate) keep_last: Option<KeepLast>,
 }
 
 impl Config {

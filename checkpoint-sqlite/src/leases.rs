@@ -46,6 +46,14 @@ pub(crate) fn delete(open: &Open, thread_id: &str) -> Result<()> {
     Ok(())
 }
 
+/// Deletes the lease of a thread, unless somebody holds it, in a file that has leases.
+pub(crate) fn delete_expired(open: &Open, thread_id: &str) -> Result<()> {
+    if open.has_leases()? {
+        open.execute(sql::DELETE_EXPIRED_LEASE, (thread_id, now_micros()))?;
+    }
+    Ok(())
+}
+
 fn require_table(open: &Open) -> Result<()> {
     if open.has_leases()? { Ok(()) } else { Err(no_tables()) }
 }

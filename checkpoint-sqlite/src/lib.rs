@@ -140,6 +140,7 @@ mod error;
 mod leases;
 mod read;
 mod rekey;
+mod retention;
 mod row;
 mod saver;
 mod schema;

@@ -9,8 +9,8 @@ use checkpoint_core::backend::{Decision, Operation, PreparedWrites, pages, threa
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics, Lease, ListQuery,
-    PruneStrategy, PutOptions, PutWritesOptions, RekeyOptions, RekeyReport, Result, SaverCapabilities, Str,
-    ThreadInfo, ThreadQuery, async_trait,
+    PruneStrategy, PutOptions, PutWritesOptions, RekeyOptions, RekeyReport, Result, RetainOptions,
+    RetainReport, Retention, SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
 };
 
 use crate::SqliteSaverBuilder;
@@ -18,6 +18,7 @@ use crate::error::BACKEND;
 use crate::leases;
 use crate::read::{self, Listing};
 use crate::rekey;
+use crate::retention;
 use crate::schema;
 use crate::worker::Workers;
 use crate::write::{self, CheckpointRow};
@@ -124,11 +125,11 @@ impl BaseCheckpointSaver for SqliteSaver {
             let row = CheckpointRow::new(codec, config, checkpoint, metadata, options)?;
             let bytes = row.check_size()?;
             if !options.is_conditional() {
-                self.workers.write(bytes, Box::new(move |_, open| row.store(open))).await?;
+                self.workers.write(bytes, Box::new(move |config, open| row.store(config, open))).await?;
                 return Ok(config.for_checkpoint(checkpoint.id.clone()));
             }
             let (target, options) = (config.without_metadata(), options.clone());
-            let change = move |open: &_| row.store_if(open, &target, &options);
+            let change = move |config: &_, open: &_| row.store_if(config, open, &target, &options);
             match self.workers.write_returning(bytes, change).await? {
                 Decision::Store => Ok(config.for_checkpoint(checkpoint.id.clone())),
                 Decision::Repeats(checkpoint_id) => Ok(config.for_checkpoint(checkpoint_id)),
@@ -216,7 +217,8 @@ impl BaseCheckpointSaver for SqliteSaver {
                     PruneStrategy::Delete => self.workers.delete_thread(thread_id).await?,
                     PruneStrategy::KeepLatest => {
                         let thread_id = Str::from(*thread_id);
-                        let change = move |config: &_, open: &_| write::keep_latest(config, open, &thread_id);
+                        let change =
+                            move |config: &_, open: &_| retention::keep_latest(config, open, &thread_id);
                         self.workers.write_alone(Box::new(change)).await?;
                     }
                     _ => return Err(Error::unsupported(BACKEND, "prune")),
@@ -227,11 +229,21 @@ impl BaseCheckpointSaver for SqliteSaver {
         self.workers.calls.run(Operation::prune(thread_ids), prune).await
     }
 
+    async fn retain(
+        &self,
+        thread_ids: &[&str],
+        policy: &Retention,
+        options: &RetainOptions,
+    ) -> Result<RetainReport> {
+        let retain = retention::retain(&self.workers, thread_ids, policy, options);
+        self.workers.calls.run(Operation::retain(thread_ids, options), retain).await
+    }
+
     async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {
         let acquire = async {
             self.workers.to_write()?;
             let request = Lease::request(thread_id, ttl)?;
-            self.workers.write_returning(0, move |open| leases::acquire(open, &request)).await
+            self.workers.write_returning(0, move |_, open| leases::acquire(open, &request)).await
         };
         self.workers.calls.run(Operation::acquire_lease(thread_id), acquire).await
     }
@@ -240,7 +252,8 @@ impl BaseCheckpointSaver for SqliteSaver {
         let renew = async {
             self.workers.to_write()?;
             let renewed = lease.clone();
-            let is_held = self.workers.write_returning(0, move |open| leases::renew(open, &renewed)).await?;
+            let is_held =
+                self.workers.write_returning(0, move |_, open| leases::renew(open, &renewed)).await?;
             if is_held { Ok(()) } else { Err(lease.lost()) }
         };
         self.workers.calls.run(Operation::renew_lease(lease), renew).await

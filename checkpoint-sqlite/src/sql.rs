@@ -121,11 +121,27 @@ pub(crate) const DELETE_WRITES: &str =
 pub(crate) const CLEAR_PARENT: &str = "UPDATE checkpoints SET parent_checkpoint_id = NULL \
     WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
 
-pub(crate) const SELECT_CHECKPOINT_IDS: &str = "SELECT checkpoint_id FROM checkpoints \
-    WHERE thread_id = ?1 AND checkpoint_ns = ?2 ORDER BY checkpoint_id DESC";
+/// The checkpoints of a thread, without their values: their lengths are in the rows' headers.
+pub(crate) const SELECT_STORED: &str = "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, \
+    ifnull(octet_length(checkpoint), 0) + ifnull(octet_length(metadata), 0) FROM checkpoints WHERE thread_id = ?1";
 
-pub(crate) const SELECT_WRITE_CHECKPOINT_IDS: &str =
-    "SELECT DISTINCT checkpoint_id FROM writes WHERE thread_id = ?1 AND checkpoint_ns = ?2";
+/// How many checkpoints a namespace has, up to a number.
+pub(crate) const COUNT_CHECKPOINTS: &str = "SELECT count(*) FROM (SELECT 1 FROM checkpoints \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 LIMIT ?3)";
+
+/// Without the other namespaces.
+pub(crate) const SELECT_STORED_IN_NAMESPACE: &str = "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, 0 \
+    FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2";
+pub(crate) const SELECT_STORED_WRITES_IN_NAMESPACE: &str = "SELECT checkpoint_ns, checkpoint_id, 1, 0 FROM writes \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 GROUP BY checkpoint_id";
+
+/// The writes of a thread, by checkpoint.
+pub(crate) const SELECT_STORED_WRITES: &str = "SELECT checkpoint_ns, checkpoint_id, count(*), \
+    sum(ifnull(octet_length(value), 0)) FROM writes WHERE thread_id = ?1 GROUP BY checkpoint_ns, checkpoint_id";
+
+/// The task and the channel of each write on a checkpoint.
+pub(crate) const SELECT_TASKS: &str =
+    "SELECT task_id, channel FROM writes WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
 
 pub(crate) const SELECT_LEASE: &str = "SELECT token, expires_at FROM checkpoint_leases WHERE thread_id = ?1";
 pub(crate) const UPSERT_LEASE: &str = "INSERT OR REPLACE INTO checkpoint_leases \
@@ -134,6 +150,8 @@ pub(crate) const RENEW_LEASE: &str = "UPDATE checkpoint_leases SET expires_at = 
     WHERE thread_id = ?1 AND holder = ?2 AND token = ?3 AND expires_at > 0";
 pub(crate) const RELEASE_LEASE: &str = "UPDATE checkpoint_leases SET expires_at = 0 \
     WHERE thread_id = ?1 AND holder = ?2 AND token = ?3";
+pub(crate) const DELETE_EXPIRED_LEASE: &str =
+    "DELETE FROM checkpoint_leases WHERE thread_id = ?1 AND expires_at <= ?2";
 pub(crate) const DELETE_LEASE: &str = "DELETE FROM checkpoint_leases WHERE thread_id = ?1";
 
 /// Values that are bound to their row cannot be copied unchanged. `GLOB` is exact, `LIKE` ignores case.
@@ -306,6 +324,7 @@ mod tests {
             RENEW_LEASE,
             RELEASE_LEASE,
             DELETE_LEASE,
+            DELETE_EXPIRED_LEASE,
             SELECT_LATEST_PARENT,
             &select_writes(true),
             DELETE_CHECKPOINT,
@@ -319,8 +338,11 @@ mod tests {
             &select_checkpoints_to_rekey(false),
             &select_writes_to_rekey(true),
             &select_writes_to_rekey(false),
-            SELECT_CHECKPOINT_IDS,
-            SELECT_WRITE_CHECKPOINT_IDS,
+            SELECT_STORED,
+            SELECT_STORED_IN_NAMESPACE,
+            SELECT_STORED_WRITES_IN_NAMESPACE,
+            SELECT_STORED_WRITES,
+            SELECT_TASKS,
         ];
         for sql in by_key {
             let plan = plan(&connection, sql);

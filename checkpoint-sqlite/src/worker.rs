@@ -102,6 +102,11 @@ impl Workers {
     /// Commits a change together with other waiting changes.
     pub(crate) async fn write(&self, bytes: usize, change: Change) -> Result<()> {
         telemetry::bytes_written(BACKEND, bytes);
+        self.change(bytes, change).await
+    }
+
+    /// Commits a change together with other waiting changes, of which there are fewer the more it weighs, in bytes.
+    async fn change(&self, bytes: usize, change: Change) -> Result<()> {
         self.order(|done| Order::Write(Write { change, bytes: Some(bytes), queued: Instant::now(), done }))
             .await
     }
@@ -110,16 +115,26 @@ impl Workers {
     pub(crate) async fn write_returning<T: Send + 'static>(
         &self,
         bytes: usize,
-        mut change: impl FnMut(&Open) -> Result<T> + Send + 'static,
+        change: impl FnMut(&Config, &Open) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        telemetry::bytes_written(BACKEND, bytes);
+        self.change_returning(bytes, change).await
+    }
+
+    /// Like [`write_returning`](Self::write_returning), for a change that removes.
+    pub(crate) async fn change_returning<T: Send + 'static>(
+        &self,
+        weight: usize,
+        mut change: impl FnMut(&Config, &Open) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let returned = Arc::new(Mutex::new(None));
         let result = Arc::clone(&returned);
-        let change = move |_: &Config, open: &Open| {
-            let value = change(open)?;
+        let change = move |config: &Config, open: &Open| {
+            let value = change(config, open)?;
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
             Ok(())
         };
-        self.write(bytes, Box::new(change)).await?;
+        self.change(weight, Box::new(change)).await?;
         let value = returned.lock().unwrap_or_else(PoisonError::into_inner).take();
         value.ok_or_else(lost)
     }
@@ -439,6 +454,7 @@ mod tests {
             synchronous,
             readers: 1,
             read_only: false,
+            keep_last: None,
         })
     }
 
@@ -521,7 +537,7 @@ mod tests {
         let other = rusqlite::Connection::open(&workers.config.path).unwrap();
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
         let mut runs = 0;
-        let mut counted = Box::pin(workers.write_returning(0, move |_| {
+        let mut counted = Box::pin(workers.write_returning(0, move |_, _| {
             runs += 1;
             Ok(runs)
         }));
@@ -547,7 +563,7 @@ mod tests {
         let conflict = || Err(Error::new(ErrorKind::Conflict, "meant to happen"));
         let mut stored = Box::pin(workers.write(0, insert("stored")));
         let mut refused = Box::pin(workers.write(0, Box::new(move |_, _| conflict())));
-        let mut last = Box::pin(workers.write_returning(0, move |_| {
+        let mut last = Box::pin(workers.write_returning(0, move |_, _| {
             let _ = (reached.send(()), may_go.recv());
             Ok(())
         }));

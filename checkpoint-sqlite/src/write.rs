@@ -1,11 +1,8 @@
 //! The writes. They run in a transaction on the writer thread.
 
-use std::collections::HashSet;
-
 use checkpoint_core::backend::{
     CheckpointKey, Decision, Found, FoundWrites, PreparedWrites, STEP_KEY, ValueCodec, WriteRow,
 };
-use checkpoint_core::delta::{self, CheckpointReader, CheckpointSummary};
 use checkpoint_core::serde::document;
 use checkpoint_core::{
     Checkpoint, CheckpointConfig, CheckpointMetadata, Error, ErrorKind, Lease, PutCondition, PutOptions,
@@ -16,8 +13,9 @@ use rusqlite::Row;
 use crate::connection::{Config, Open};
 use crate::error::OrConvert;
 use crate::leases;
-use crate::read::{exists, find, namespaces, query_all, query_one};
-use crate::row::{self, CheckpointColumns, key_columns};
+use crate::read::{exists, find, query_all, query_one};
+use crate::retention;
+use crate::row::{self, key_columns};
 use crate::sql;
 
 /// SQLite's limit for one row.
@@ -97,7 +95,14 @@ impl CheckpointRow {
         ])
     }
 
-    pub(crate) fn store(&self, open: &Open) -> Result<()> {
+    /// Stores the row, and prunes behind it.
+    pub(crate) fn store(&self, config: &Config, open: &Open) -> Result<()> {
+        self.insert(open)?;
+        let key = CheckpointKey::new(&self.thread_id, &self.checkpoint_ns, &self.checkpoint_id);
+        config.keep_last.map_or(Ok(()), |keep| retention::prune_behind(config, open, key, keep))
+    }
+
+    fn insert(&self, open: &Open) -> Result<()> {
         let values = (
             &*self.thread_id,
             &*self.checkpoint_ns,
@@ -113,13 +118,14 @@ impl CheckpointRow {
     /// Stores the row if its options allow it.
     pub(crate) fn store_if(
         &self,
+        config: &Config,
         open: &Open,
-        config: &CheckpointConfig,
+        target: &CheckpointConfig,
         options: &PutOptions,
     ) -> Result<Decision> {
-        let decision = options.decide(config, self.find(open, options)?)?;
+        let decision = options.decide(target, self.find(open, options)?)?;
         if decision == Decision::Store {
-            self.store(open)?;
+            self.store(config, open)?;
         }
         Ok(decision)
     }
@@ -212,12 +218,17 @@ pub(crate) fn store_writes(open: &Open, writes: &PreparedWrites) -> Result<()> {
 }
 
 pub(crate) fn delete_thread(open: &Open, thread_id: &str) -> Result<()> {
-    open.execute(sql::DELETE_THREAD_CHECKPOINTS, [thread_id])?;
-    open.execute(sql::DELETE_THREAD_WRITES, [thread_id])?;
+    delete_rows(open, thread_id)?;
     leases::delete(open, thread_id)
 }
 
-fn delete_checkpoint(open: &Open, key: CheckpointKey<'_>) -> Result<()> {
+/// Deletes the checkpoints and writes of a thread.
+pub(crate) fn delete_rows(open: &Open, thread_id: &str) -> Result<()> {
+    open.execute(sql::DELETE_THREAD_CHECKPOINTS, [thread_id])?;
+    open.execute(sql::DELETE_THREAD_WRITES, [thread_id]).map(|_| ())
+}
+
+pub(crate) fn delete_checkpoint(open: &Open, key: CheckpointKey<'_>) -> Result<()> {
     open.execute(sql::DELETE_CHECKPOINT, key_columns(key))?;
     open.execute(sql::DELETE_WRITES, key_columns(key)).map(|_| ())
 }
@@ -256,7 +267,7 @@ pub(crate) fn copy_thread(config: &Config, open: &Open, source: &str, target: &s
     for rowid in query_all(open, sql::SELECT_BOUND_CHECKPOINTS, [source], rowid)? {
         let reseal = |row: &Row<'_>| reseal_checkpoint(&config.codec, row, source, target);
         if let Some(row) = query_one(open, sql::SELECT_CHECKPOINT_BY_ROWID, [rowid], reseal)? {
-            row.store(open)?;
+            row.insert(open)?;
         }
     }
     for rowid in query_all(open, sql::SELECT_BOUND_WRITES, [source], rowid)? {
@@ -305,47 +316,6 @@ fn reseal_write(codec: &ValueCodec, row: &Row<'_>, source: &str, target: &str) -
         task_path,
         replace: true,
     })
-}
-
-/// Keeps of each namespace the newest checkpoint and the ancestors that its delta channels need.
-pub(crate) fn keep_latest(config: &Config, open: &Open, thread_id: &str) -> Result<()> {
-    for checkpoint_ns in namespaces(open, thread_id)? {
-        let key = |id| CheckpointKey::new(thread_id, &checkpoint_ns, id);
-        let first = |row: &Row<'_>| row::text(row, 0).map(Some);
-        let ids = query_all(open, sql::SELECT_CHECKPOINT_IDS, (thread_id, &*checkpoint_ns), first)?;
-        let Some(newest) = ids.first() else { continue };
-        let load = |id: &Str| summary(config, open, CheckpointKey::new(thread_id, &checkpoint_ns, id));
-        let Some(newest_summary) = load(newest)? else { continue };
-        let mut keep: HashSet<Str> = delta::needed_ancestors(&newest_summary, load)?.into_iter().collect();
-        keep.insert(newest.clone());
-        for id in &ids {
-            if !keep.contains(id) {
-                delete_checkpoint(open, key(id))?;
-                continue;
-            }
-            let parent = |row: &Row<'_>| row::optional_text(row, 0);
-            let parent = query_one(open, sql::SELECT_PARENT, key_columns(key(id)), parent)?.flatten();
-            if parent.is_some_and(|parent| !keep.contains(&parent)) {
-                open.execute(sql::CLEAR_PARENT, key_columns(key(id)))?;
-            }
-        }
-        // Writes may be stored before their checkpoint: those beyond the newest stay.
-        let written = query_all(open, sql::SELECT_WRITE_CHECKPOINT_IDS, (thread_id, &*checkpoint_ns), first)?;
-        for id in written.iter().filter(|id| !keep.contains(*id) && *id < newest) {
-            open.execute(sql::DELETE_WRITES, key_columns(key(id)))?;
-        }
-    }
-    Ok(())
-}
-
-fn summary(config: &Config, open: &Open, key: CheckpointKey<'_>) -> Result<Option<CheckpointSummary>> {
-    let read = |row: &Row<'_>| {
-        let typed = row::open_checkpoint(&config.codec.requiring_decryption(), row, key)?;
-        let channels = row::look(config, &typed, CheckpointReader::summarize)?;
-        let parent = row::optional_text(row, CheckpointColumns::PARENT_CHECKPOINT_ID)?;
-        Ok(CheckpointSummary::new(channels, row::metadata(row, CheckpointColumns::METADATA)?, parent))
-    };
-    query_one(open, sql::SELECT_CHECKPOINT, key_columns(key), read).map_err(key.context())
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod retain;
 mod store;
 
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 use checkpoint_core::ThreadStatus;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use retain::Retain;
 pub(crate) use store::{Ann, Distance, Index, NGRAMS, StoreCommand, VectorType};
 
 use crate::failure::EXIT_CODES;
@@ -176,6 +178,18 @@ Examples:
         #[command(flatten)]
         consent: Consent,
     },
+    /// Remove what a retention policy no longer keeps: old checkpoints, and threads that nobody uses.
+    ///
+    /// --keep-last and --max-age each remove checkpoints, --idle-for removes whole threads. Always kept are the newest
+    /// checkpoint of each namespace, what a kept checkpoint needs, and threads that wait for a person. The age of a checkpoint
+    /// is the time in its id. Works in small batches: agents go on meanwhile, an interrupted run can be repeated, and several
+    /// runs share the work. A thread that fails is reported, and the others are done.
+    #[command(after_help = "\
+Examples:
+  ckpt retain --keep-last 20 --max-age 30d --idle-for 90d --dry-run
+  ckpt retain --keep-last 20 --idle-for 90d --yes
+  ckpt retain --max-age 7d --pin legal_hold=true --prefix user-")]
+    Retain(Retain),
     /// Encrypt all values of threads again with the newest key, in place; also values that are not encrypted yet.
     ///
     /// The first --gcm-key (or --key-file, if there is none) encrypts, all keys decrypt. Prints how many values are encrypted

@@ -190,6 +190,58 @@ fn threads_are_copied_pruned_and_deleted() {
     assert_eq!(golden.text(&["threads"]), "0 threads\n");
 }
 
+#[test]
+fn retention_removes_what_its_policy_does_not_keep() {
+    let golden = Golden::new();
+    let threads = |golden: &Golden| golden.lines(&["threads", "--json"]).len();
+    let history = |thread: &str| golden.lines(&["history", thread, "--json"]).len();
+    for (arguments, part) in [
+        (&["retain"][..], "--keep-last"),
+        (&["retain", "--keep-last", "0"], "keep_last"),
+        (&["retain", "--max-age", "0s"], "max_age"),
+        (&["retain", "--idle-for", "99999years"], "idle_for"),
+        (&["retain", "--keep-last", "1", "--pin", "a"], "NAME=VALUE"),
+        (&["retain", "--ns-keep-last", "a=b"], "not a number"),
+        (&["retain", "--ns-max-age", "a=b"], "--ns-max-age"),
+        (&["retain", "--keep-last", "2"], "--yes"),
+    ] {
+        let line = failure(&golden.run(arguments), 2);
+        assert!(line.contains(part), "{arguments:?}: {line}");
+    }
+    assert_eq!(golden.run(&["retain", "--idle-for", "soon"]).status.code(), Some(2));
+    failure(&golden.run(&["retain", "--keep-last", "2", "--thread", "none", "--yes"]), 3);
+
+    // A dry run says what a run does, and a second run finds nothing.
+    let arguments = ["retain", "--keep-last", "2", "--json", "--thread", "rich-1"];
+    let run = |more: &str| golden.lines(&[&arguments[..], &[more]].concat()).remove(0);
+    let (before, planned) = (history("rich-1"), run("--dry-run"));
+    assert_eq!(history("rich-1"), before);
+    let removed = run("--yes");
+    assert_eq!(removed["removed"], planned["removed"]);
+    assert_eq!(removed["removed"]["checkpoints"], before - history("rich-1"));
+    assert_eq!(removed["removed"], removed["by_rule"]["keep_last"]);
+    assert_eq!((removed["dry_run"].as_bool(), removed["threads"].as_u64()), (Some(false), Some(1)));
+    assert_eq!(run("--yes")["removed"]["checkpoints"], 0);
+    assert!(golden.text(&["show", "rich-1"]).contains("messages"));
+
+    // Pinned threads stay, and those that wait for a person.
+    let all = threads(&golden);
+    let pinned =
+        golden.lines(&["retain", "--idle-for", "1s", "--pin", "step=-1", "--yes", "--json"]).remove(0);
+    assert_eq!(
+        pinned["removed"]["threads"].as_u64().unwrap()
+            + pinned["waiting"].as_u64().unwrap()
+            + pinned["pinned"].as_u64().unwrap(),
+        all as u64
+    );
+    assert!(pinned["waiting"].as_u64().unwrap() > 0 && pinned["pinned"].as_u64().unwrap() > 0);
+    let left = threads(&golden);
+    let text = golden.text(&["retain", "--idle-for", "1s", "--dry-run", "--prefix", "rich"]);
+    assert!(left > 0 && text.contains("would go"), "{text}");
+    golden.text(&["retain", "--idle-for", "1s", "--include-waiting", "--yes"]);
+    assert_eq!(threads(&golden), 0);
+}
+
 /// The numbers of `ckpt rekey --json`: values by key id or cipher, sealed again, left, and failed threads.
 fn rekeyed(output: &std::process::Output) -> (BTreeMap<String, u64>, [u64; 3]) {
     let line: Json = serde_json::from_slice(&output.stdout).unwrap();
@@ -460,6 +512,7 @@ fn completions_know_the_commands() {
         "copy-thread",
         "delete-thread",
         "prune",
+        "retain",
         "conformance",
     ] {
         let help = text(&ckpt().args([command, "--help"]).output().unwrap());

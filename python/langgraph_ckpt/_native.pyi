@@ -1,6 +1,7 @@
 """The Rust module behind the Python files beside it. Only `Cipher` is public."""
 
 import os
+from datetime import timedelta
 from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -100,12 +101,24 @@ class Saver:
     def delete_for_runs(self, run_ids: Sequence[str]) -> Call[None]: ...
     def copy_thread(self, source: str, target: str) -> Call[None]: ...
     def prune(self, thread_ids: Sequence[str], strategy: str) -> Call[None]: ...
+    def retain(
+        self,
+        keep_last: int | None,
+        max_age: timedelta | None,
+        idle_for: timedelta | None,
+        namespaces: Mapping[str, Any] | None,
+        pin: Mapping[str, Any] | None,
+        keep_branch_points: bool,
+        include_waiting: bool,
+        thread_ids: Sequence[str] | None,
+        dry_run: bool,
+    ) -> Call[dict[str, Any]]: ...
     def get_delta_channel_history(
         self, serde: SerializerProtocol, config: RunnableConfig, channels: Sequence[str]
     ) -> Call[dict[str, DeltaChannelHistory]]: ...
     def get_next_version(self, current: str | int | float | None) -> str: ...
 
-def memory_saver() -> Saver: ...
+def memory_saver(*, options: dict[str, Any]) -> Saver: ...
 def sqlite_saver(
     path: str | os.PathLike[str],
     *,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +27,10 @@ from langgraph_ckpt._closing import Closing
 from langgraph_ckpt._native import Cipher
 from langgraph_ckpt._native import Saver as NativeSaver
 from langgraph_ckpt._setup import SettingUp
+from langgraph_ckpt._sweeper import Sweeper
+from langgraph_ckpt.retention import Limits, RetainReport, to_report
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -49,6 +56,7 @@ class Saver(Closing, SettingUp, BaseCheckpointSaver[str]):
             raise ValueError("serde encrypts already: pass it or a cipher, not both")
         super().__init__(serde=serde)
         self._native = native
+        self._sweeper: Sweeper | None = None
 
     # Overridden by backends whose Python saver stores less metadata.
     _metadata = staticmethod(get_checkpoint_metadata)
@@ -253,6 +261,121 @@ class Saver(Closing, SettingUp, BaseCheckpointSaver[str]):
         """Deletes old checkpoints as `prune` does."""
         await self._native.prune(thread_ids, strategy)
 
+    def retain(
+        self,
+        *,
+        keep_last: int | None = None,
+        max_age: timedelta | None = None,
+        idle_for: timedelta | None = None,
+        namespaces: Mapping[str, Limits] | None = None,
+        pin: Mapping[str, Any] | None = None,
+        keep_branch_points: bool = False,
+        include_waiting: bool = False,
+        thread_ids: Sequence[str] | None = None,
+        dry_run: bool = False,
+    ) -> RetainReport:
+        """Removes what a policy no longer keeps, in small batches, while agents go on.
+
+        Each limit removes on its own. The newest checkpoint of each namespace stays, what a kept checkpoint needs, and
+        threads that wait for a person. The age of a checkpoint is the time in its id. A run that was interrupted can be
+        repeated, and several runs share the work.
+
+        Args:
+            keep_last: Keep the newest checkpoints of each namespace: this many.
+            max_age: Remove checkpoints that are older.
+            idle_for: Delete threads in which nothing was stored for this long.
+            namespaces: Other limits for namespaces and those inside them, by name without task ids; `""` is the root.
+            pin: Hold threads that have a checkpoint with this metadata.
+            keep_branch_points: Keep checkpoints with several children, and these children.
+            include_waiting: Treat threads that wait for a person like all others.
+            thread_ids: Only these threads.
+            dry_run: Remove nothing, only count.
+
+        Returns:
+            What was removed, or would be. Threads that failed are in it; they do not stop the others.
+
+        Raises:
+            ValueError: If the policy has no limit, or one that is not positive. Nothing was removed then.
+            NotImplementedError: If the backend cannot do it.
+        """
+        policy = (keep_last, max_age, idle_for, namespaces, pin, keep_branch_points, include_waiting)
+        return to_report(self._native.retain(*policy, thread_ids, dry_run).wait())
+
+    async def aretain(
+        self,
+        *,
+        keep_last: int | None = None,
+        max_age: timedelta | None = None,
+        idle_for: timedelta | None = None,
+        namespaces: Mapping[str, Limits] | None = None,
+        pin: Mapping[str, Any] | None = None,
+        keep_branch_points: bool = False,
+        include_waiting: bool = False,
+        thread_ids: Sequence[str] | None = None,
+        dry_run: bool = False,
+    ) -> RetainReport:
+        """Removes what a policy no longer keeps, as `retain` does."""
+        policy = (keep_last, max_age, idle_for, namespaces, pin, keep_branch_points, include_waiting)
+        return to_report(await self._native.retain(*policy, thread_ids, dry_run))
+
+    def start_retention_sweeper(self, sweep_interval_minutes: float = 60, **policy: Any) -> Future[None]:
+        """Starts a background thread that calls `retain` again and again, until `stop_retention_sweeper` or `close`.
+
+        Args:
+            sweep_interval_minutes: The interval between two sweeps. The first one begins after it.
+            policy: The arguments of `retain`.
+
+        Returns:
+            A future that is done when the sweeper has stopped; cancelling it stops the sweeper.
+
+        Raises:
+            RuntimeError: If a sweeper is running.
+            TypeError: If an argument is not one of `retain`.
+            ValueError: If the policy or the interval is invalid.
+        """
+        if self._sweeper is not None and self._sweeper.is_alive():
+            raise RuntimeError("a retention sweeper is running; stop it first")
+        if not sweep_interval_minutes > 0:
+            raise ValueError("sweep_interval_minutes must be greater than zero")
+        if isinstance(policy.get("thread_ids"), str):
+            raise TypeError("thread_ids must be a sequence of str, not a str")
+        # Checks the policy without reading a thread.
+        self.retain(**{**policy, "thread_ids": [], "dry_run": True})
+
+        def sweep(saver: Saver) -> None:
+            report = saver.retain(**policy)
+            logger.debug("removed %d checkpoints", report.removed.checkpoints)
+            for thread_id, error in report.failed.items():
+                logger.warning("the retention policy could not be applied to thread %r: %s", thread_id, error)
+
+        def failed() -> None:
+            logger.exception("a retention sweep failed; the next one continues")
+
+        self._sweeper = Sweeper(self, "retention-sweeper", sweep_interval_minutes * 60, sweep, failed)
+        self._sweeper.start()
+        return self._sweeper.future
+
+    def stop_retention_sweeper(self, timeout: float | None = None) -> bool:
+        """Stops the sweeper and waits for it.
+
+        Args:
+            timeout: The timeout in seconds. `None` waits without a limit.
+
+        Returns:
+            Whether it has stopped, or was not running.
+        """
+        if self._sweeper is not None:
+            if not self._sweeper.stop(timeout):
+                return False
+            self._sweeper = None
+        return True
+
+    async def astop_retention_sweeper(self, timeout: float | None = None) -> bool:
+        """Stops the sweeper as `stop_retention_sweeper` does."""
+        if self._sweeper is None:
+            return True
+        return await asyncio.get_running_loop().run_in_executor(None, self.stop_retention_sweeper, timeout)
+
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
@@ -280,7 +403,13 @@ class Saver(Closing, SettingUp, BaseCheckpointSaver[str]):
     def close(self) -> None:
         """Closes the saver, and all savers that share its connections (those that `with_allowlist` returned).
 
-        It waits for running calls, ends unfinished lists, and releases files, threads and connections. Later calls fail.
-        Idempotent.
+        It stops the sweeper, waits for running calls, ends unfinished lists, and releases files, threads and connections.
+        Later calls fail. Idempotent.
         """
+        self.stop_retention_sweeper()
         super().close()
+
+    async def aclose(self) -> None:
+        """Closes the saver as `close` does. Cancelling it does not stop it."""
+        await self.astop_retention_sweeper()
+        await super().aclose()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-import weakref
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, Literal, TypedDict, cast
 
@@ -18,6 +16,7 @@ from langgraph_ckpt._closing import Closing
 from langgraph_ckpt._native import Store as NativeStore
 from langgraph_ckpt._native import StoreIndex
 from langgraph_ckpt._setup import SettingUp
+from langgraph_ckpt._sweeper import Sweeper
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ class Store(Closing, SettingUp, BaseStore):
     ) -> None:
         super().__init__()
         self._native = native
-        self._sweeper: _Sweeper | None = None
+        self._sweeper: Sweeper | None = None
         self.index_config = index
         self.embeddings = embeddings
         self.ttl_config = ttl
@@ -126,7 +125,8 @@ class Store(Closing, SettingUp, BaseStore):
             return done
         if self._sweeper is None or not self._sweeper.is_alive() or self._sweeper.future.done():
             minutes = sweep_interval_minutes or self.ttl_config.get("sweep_interval_minutes") or 5
-            self._sweeper = _Sweeper(self, float(minutes) * 60)
+            interval = float(minutes) * 60
+            self._sweeper = Sweeper(self, "ttl-sweeper", interval, _sweep_ttl, _sweep_failed)
             self._sweeper.start()
         return self._sweeper.future
 
@@ -190,43 +190,12 @@ class Store(Closing, SettingUp, BaseStore):
         return vectors, await asyncio.gather(*map(embed_query, queries))
 
 
-class _Sweeper(threading.Thread):
-    """Sweeps a store until it is stopped, or until the store is garbage collected."""
+def _sweep_ttl(store: Store) -> None:
+    logger.debug("removed %d expired items", store._native.sweep_ttl().wait())
 
-    def __init__(self, store: Store, interval: float) -> None:
-        super().__init__(name="ttl-sweeper", daemon=True)
-        self.future: Future[None] = Future()
-        self.future.add_done_callback(lambda _: self._stopped.set())
-        self._store = weakref.ref(store)
-        self._interval = interval
-        self._stopped = threading.Event()
-        weakref.finalize(store, self._stopped.set)
 
-    def run(self) -> None:
-        while not self._stopped.wait(self._interval):
-            self._sweep()
-        try:
-            self.future.set_result(None)
-        except InvalidStateError:
-            pass  # Cancelled.
-
-    def _sweep(self) -> None:
-        store = self._store()
-        if store is None:
-            return
-        try:
-            swept = store._native.sweep_ttl().wait()
-        except Exception:
-            if not self._stopped.is_set():
-                logger.exception("expired items were not removed; the next sweep tries again")
-        else:
-            logger.debug("removed %d expired items", swept)
-
-    def stop(self, timeout: float | None) -> bool:
-        self._stopped.set()
-        if self is not threading.current_thread():
-            self.join(timeout)
-        return not self.is_alive()
+def _sweep_failed() -> None:
+    logger.exception("expired items were not removed; the next sweep tries again")
 
 
 def read_index(

@@ -18,10 +18,11 @@ class InMemorySaver(Saver):
 
     Args:
         serde: The serializer of values. Defaults to LangGraph's `JsonPlusSerializer`.
+        keep_last: How many checkpoints of each namespace a put keeps at least; see `retain`. All unless given.
     """
 
-    def __init__(self, *, serde: SerializerProtocol | None = None) -> None:
-        super().__init__(_native.memory_saver(), serde=serde)
+    def __init__(self, *, serde: SerializerProtocol | None = None, keep_last: int | None = None) -> None:
+        super().__init__(_native.memory_saver(options={"keep_last": keep_last}), serde=serde)
 
 
 #: LangGraph's other name of the class.

@@ -21,6 +21,7 @@ mod mongo;
 mod opened;
 mod postgres;
 mod redis;
+mod retention;
 mod runtime;
 mod saver;
 mod sqlite;

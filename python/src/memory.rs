@@ -1,16 +1,27 @@
 //! The in-memory saver and store.
 
-use checkpoint_core::{InMemorySaver, InMemoryStore};
-use pyo3::prelude::*;
+use std::num::NonZeroUsize;
 
+use checkpoint_core::{InMemorySaver, InMemoryStore};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::connection::Options;
 use crate::error::OrRaise;
 use crate::saver::{Backend, NativeSaver};
 use crate::store::{NativeStore, StoreIndex, ttl};
 
 /// Creates a saver whose checkpoints are dropped with it.
 #[pyfunction]
-fn memory_saver(py: Python<'_>) -> NativeSaver {
-    NativeSaver::new(py, Backend::new(InMemorySaver::new().with_opaque_values(true)))
+#[pyo3(signature = (*, options))]
+fn memory_saver(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<NativeSaver> {
+    let mut saver = InMemorySaver::new().with_opaque_values(true);
+    if let Some(count) = Options(options).number::<usize>("keep_last")? {
+        let refused = || PyValueError::new_err("keep_last must be at least 1");
+        saver = saver.with_keep_last(NonZeroUsize::new(count).ok_or_else(refused)?);
+    }
+    Ok(NativeSaver::new(py, Backend::new(saver)))
 }
 
 /// Creates a store whose items are dropped with it.

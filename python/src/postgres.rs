@@ -34,6 +34,9 @@ fn postgres_saver(
     if let Some(cipher) = cipher {
         builder = builder.cipher(cipher.get().get());
     }
+    if let Some(count) = Options(options).number("keep_last")? {
+        builder = builder.keep_last(count);
+    }
     if let Some(conn_string) = read_replica {
         builder = builder.read_replica_config(config(py, conn_string)?);
     }

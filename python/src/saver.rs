@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata,
-    DeltaChannelHistory, PruneStrategy, PutOptions, Result, SaverCapabilities, Str, opaque,
+    DeltaChannelHistory, PruneStrategy, PutOptions, Result, RetainOptions, SaverCapabilities, Str, opaque,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -17,6 +17,7 @@ use crate::config::{self, from_config, to_config, to_query};
 use crate::convert::{from_version, to_metadata, to_str, to_strings, to_version, to_versions};
 use crate::list::Listing;
 use crate::opened::Opened;
+use crate::retention::{self, Policy};
 use crate::tuple::{self, Serde};
 
 /// A backend.
@@ -225,6 +226,33 @@ impl NativeSaver {
                 nothing,
             ),
         )
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "those of Python's method")]
+    #[pyo3(signature = (keep_last, max_age, idle_for, namespaces, pin, keep_branch_points, include_waiting, thread_ids, dry_run))]
+    fn retain(
+        &self,
+        keep_last: Option<&Bound<'_, PyAny>>,
+        max_age: Option<&Bound<'_, PyAny>>,
+        idle_for: Option<&Bound<'_, PyAny>>,
+        namespaces: Option<&Bound<'_, PyAny>>,
+        pin: Option<&Bound<'_, PyAny>>,
+        keep_branch_points: bool,
+        include_waiting: bool,
+        thread_ids: Option<&Bound<'_, PyAny>>,
+        dry_run: bool,
+    ) -> PyResult<Call> {
+        let policy =
+            Policy { keep_last, max_age, idle_for, namespaces, pin, keep_branch_points, include_waiting };
+        let policy = policy.read()?;
+        let thread_ids = thread_ids.map(|thread_ids| to_strings(thread_ids, "thread_ids")).transpose()?;
+        let options = RetainOptions::default().dry_run(dry_run);
+        Ok(self.backend.call(
+            move |backend| async move {
+                retention::retain(backend.ready().await?, policy, thread_ids, options).await
+            },
+            move |py, summary| retention::from_summary(py, &summary, dry_run),
+        ))
     }
 
     fn get_delta_channel_history(

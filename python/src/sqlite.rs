@@ -104,6 +104,9 @@ fn sqlite_saver(
     if let Some(read_only) = options.flag("read_only")? {
         builder = builder.read_only(read_only);
     }
+    if let Some(count) = options.number("keep_last")? {
+        builder = builder.keep_last(count);
+    }
     let backend = Backend::new(builder.build().or_raise(py)?);
     Ok(NativeSaver::new(py, backend.sets_up_itself()))
 }

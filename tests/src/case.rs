@@ -104,6 +104,7 @@ impl Suite for Savers {
             Need::DeleteForRuns => capabilities.delete_for_runs,
             Need::CopyThread => capabilities.copy_thread,
             Need::Prune => capabilities.prune,
+            Need::Retain => capabilities.retain,
             Need::Leases => capabilities.leases,
             Need::Rekey => capabilities.rekey,
             Need::Durable => capabilities.durable,
@@ -155,6 +156,8 @@ pub enum Need {
     CopyThread,
     /// The saver can `prune`.
     Prune,
+    /// The saver can `retain`.
+    Retain,
     /// The saver has leases.
     Leases,
     /// The saver can `rekey`.
@@ -173,6 +176,7 @@ impl Display for Need {
             Self::DeleteForRuns => f.write_str("the saver does not offer delete_for_runs"),
             Self::CopyThread => f.write_str("the saver does not offer copy_thread"),
             Self::Prune => f.write_str("the saver does not offer prune"),
+            Self::Retain => f.write_str("the saver does not offer retain"),
             Self::Leases => f.write_str("the saver does not offer leases"),
             Self::Rekey => f.write_str("the saver does not offer rekey"),
             Self::Durable => f.write_str("the saver is not durable"),

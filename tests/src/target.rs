@@ -21,6 +21,8 @@ pub struct OpenOptions {
     pub opaque_values: bool,
     /// Decodes that serializer's checkpoints, for a saver that stores whole checkpoints.
     pub reader: Option<Arc<dyn CheckpointReader>>,
+    /// How many checkpoints of a namespace `put` leaves behind itself.
+    pub keep_last: Option<usize>,
 }
 
 impl OpenOptions {
@@ -42,6 +44,8 @@ pub enum Facility {
     WholeCheckpoints,
     /// The saver stores channel values separately, and rejects checkpoints that are one value.
     SeparateValues,
+    /// [`Target::open`] supports [`OpenOptions::keep_last`].
+    KeepLast,
     /// [`Target::fresh`] works.
     Fresh,
     /// [`Target::raw`] works.
@@ -61,6 +65,7 @@ impl fmt::Display for Facility {
             Self::OpaqueValues => "handles with opaque values",
             Self::WholeCheckpoints => "checkpoints that are one value",
             Self::SeparateValues => "separate channel values",
+            Self::KeepLast => "pruning behind each put",
             Self::Fresh => "an empty database",
             Self::Raw => "the raw stored bytes",
             Self::MoveRows => "moving rows past the saver",

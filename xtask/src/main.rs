@@ -118,6 +118,13 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Benchmarks retention on PostgreSQL: what a run removes per second, beside the naive script, what an agent's `put` takes
+    /// meanwhile, and what `keep_last` costs a `put`. On the same server.
+    BenchRetention {
+        /// Passed to the driver: `--threads`, `--steps`, `--keep`, `--without-naive`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Measures the recall of the PostgreSQL store's semantic searches, on the same server.
     BenchRecall {
         /// Passed to the Rust driver.
@@ -204,6 +211,12 @@ fn chore(chore: Chore) -> Result<()> {
             let mut graphs = Command::new(install_release()?);
             graphs.arg(root().join("benches/python/graphs.py")).arg("--directory").arg(target());
             run::run(graphs.envs(bench_server()?).args(arguments))
+        }
+        Chore::BenchRetention { arguments } => {
+            let build = ["build", "--release", "--locked", "-p", "checkpoint-benches", "--bin", "retention"];
+            run::run(cargo().args(build))?;
+            let mut driver = Command::new(target().join("release/retention"));
+            run::run(driver.envs(bench_server()?).args(arguments))
         }
         Chore::BenchRecall { arguments } => {
             let mut workload = Command::new(workload()?);

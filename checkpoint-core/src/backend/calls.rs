@@ -10,7 +10,7 @@ use tracing::{Instrument, Span, debug_span};
 use super::retry::named;
 use super::telemetry::{CallMetrics, Component, Name};
 use crate::store::{Op, PutOp};
-use crate::{CheckpointConfig, Error, ErrorKind, Lease, ListQuery, RekeyOptions, Result};
+use crate::{CheckpointConfig, Error, ErrorKind, Lease, ListQuery, RekeyOptions, Result, RetainOptions};
 
 /// A call's name and span, and what it stores.
 #[derive(Debug)]
@@ -167,6 +167,16 @@ impl<'a> Operation<'a> {
     /// `prune` with the number of threads.
     pub fn prune(thread_ids: &[&str]) -> Self {
         operation!(Name::Prune, threads = thread_ids.len())
+    }
+
+    /// `retain` with the number of threads.
+    pub fn retain(thread_ids: &[&str], options: &RetainOptions) -> Self {
+        operation!(Name::Retain, threads = thread_ids.len(), dry_run = options.dry_run)
+    }
+
+    /// `usage` of the database.
+    pub fn usage() -> Self {
+        operation!(Name::Usage)
     }
 
     /// `rekey` of a thread.

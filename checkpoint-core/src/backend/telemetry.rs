@@ -112,6 +112,8 @@ pub(super) enum Name {
     DeleteForRuns,
     CopyThread,
     Prune,
+    Retain,
+    Usage,
     AcquireLease,
     RenewLease,
     ReleaseLease,
@@ -127,7 +129,7 @@ pub(super) enum Name {
 }
 
 impl Name {
-    const COUNT: usize = 26;
+    const COUNT: usize = 28;
 
     pub(super) const fn as_str(self) -> &'static str {
         match self {
@@ -145,6 +147,8 @@ impl Name {
             Self::DeleteForRuns => "delete_for_runs",
             Self::CopyThread => "copy_thread",
             Self::Prune => "prune",
+            Self::Retain => "retain",
+            Self::Usage => "usage",
             Self::AcquireLease => "acquire_lease",
             Self::RenewLease => "renew_lease",
             Self::ReleaseLease => "release_lease",

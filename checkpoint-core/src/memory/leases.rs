@@ -51,6 +51,14 @@ impl Leases {
         }
     }
 
+    /// Deletes the lease of a thread, unless somebody holds it.
+    pub(super) fn delete_expired(&mut self, thread_id: &str) {
+        let is_held = |held: &Held| held.holder.is_some() && held.expires > Instant::now();
+        if !self.0.get(thread_id).is_some_and(is_held) {
+            self.delete(thread_id);
+        }
+    }
+
     pub(super) fn delete(&mut self, thread_id: &str) {
         self.0.remove(thread_id);
     }

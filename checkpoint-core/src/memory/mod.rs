@@ -2,6 +2,7 @@
 
 mod items;
 mod leases;
+mod retention;
 mod saver;
 mod store;
 

@@ -1,6 +1,7 @@
 //! The in-memory saver: the reference that the conformance suite compares every other backend with.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -12,15 +13,16 @@ use futures_util::stream::BoxStream;
 use super::BACKEND;
 use super::leases::Leases;
 use crate::backend::{
-    Calls, CheckpointKey, Decision, Found, FoundWrites, ListCursor, Operation, Page, PreparedWrites,
-    STEP_KEY, ValueCodec, pages, thread_id_pages, thread_pages,
+    Calls, CheckpointKey, Decision, Found, FoundWrites, KeepLast, ListCursor, Operation, Page,
+    PreparedWrites, STEP_KEY, ValueCodec, pages, thread_id_pages, thread_pages,
 };
-use crate::delta::{self, ChannelSummary, CheckpointSummary, DeltaChannelHistory, HistoryWalk};
+use crate::delta::{ChannelSummary, CheckpointSummary, DeltaChannelHistory, HistoryWalk};
 use crate::filter::FilterSemantics;
 use crate::{
     BaseCheckpointSaver, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointLayout,
     CheckpointMetadata, CheckpointTuple, InlineScalars, Lease, ListQuery, PendingWrite, PruneStrategy,
-    PutOptions, PutWritesOptions, Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, ThreadState, id,
+    PutOptions, PutWritesOptions, Result, RetainOptions, RetainReport, Retention, SaverCapabilities, Str,
+    ThreadInfo, ThreadQuery, ThreadState, id,
 };
 
 /// The number of tuples per page of a listing.
@@ -49,8 +51,9 @@ const PAGE: usize = 128;
 pub struct InMemorySaver {
     calls: Arc<Calls>,
     state: Arc<RwLock<State>>,
-    semantics: FilterSemantics,
+    pub(super) semantics: FilterSemantics,
     opaque_values: bool,
+    keep_last: Option<KeepLast>,
 }
 
 impl Default for InMemorySaver {
@@ -60,24 +63,24 @@ impl Default for InMemorySaver {
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     /// Threads by id, their namespaces by name.
-    threads: BTreeMap<Str, BTreeMap<Str, Namespace>>,
-    leases: Leases,
+    pub(super) threads: BTreeMap<Str, BTreeMap<Str, Namespace>>,
+    pub(super) leases: Leases,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Namespace {
-    checkpoints: BTreeMap<Str, Row>,
+pub(super) struct Namespace {
+    pub(super) checkpoints: BTreeMap<Str, Row>,
     /// By checkpoint, which need not be stored, then by task and index.
-    writes: BTreeMap<Str, BTreeMap<(Str, i32), PendingWrite>>,
+    pub(super) writes: BTreeMap<Str, BTreeMap<(Str, i32), PendingWrite>>,
 }
 
 #[derive(Debug, Clone)]
-struct Row {
-    checkpoint: Checkpoint,
-    metadata: CheckpointMetadata,
-    parent: Option<Str>,
+pub(super) struct Row {
+    pub(super) checkpoint: Checkpoint,
+    pub(super) metadata: CheckpointMetadata,
+    pub(super) parent: Option<Str>,
     /// Channels that the caller named as snapshots of delta channels.
     delta_snapshots: BTreeSet<Str>,
 }
@@ -90,6 +93,7 @@ impl InMemorySaver {
             state: Arc::default(),
             semantics: FilterSemantics::Equality,
             opaque_values: false,
+            keep_last: None,
         }
     }
 
@@ -108,13 +112,21 @@ impl InMemorySaver {
         self
     }
 
+    /// Prunes behind each `put`: of its namespace, at least the newest `count` checkpoints stay, and at most twice as many,
+    /// except for ancestors that their delta channels need. Branches that runs work on at the same time count together.
+    #[must_use]
+    pub fn with_keep_last(mut self, count: NonZeroUsize) -> Self {
+        self.keep_last = KeepLast::new(count.get()).ok();
+        self
+    }
+
     // A panic while the lock is held cannot leave a partial change behind (every change is built first and inserted at
     // the end, or is a plain removal), so a poisoned lock is safe to use.
-    fn read(&self) -> RwLockReadGuard<'_, State> {
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -212,7 +224,7 @@ impl Namespace {
         writes
     }
 
-    fn tuple(&self, key: CheckpointKey<'_>) -> Option<CheckpointTuple> {
+    pub(super) fn tuple(&self, key: CheckpointKey<'_>) -> Option<CheckpointTuple> {
         let row = self.checkpoints.get(key.checkpoint_id)?;
         Some(CheckpointTuple::new(
             key.to_config(),
@@ -223,7 +235,7 @@ impl Namespace {
         ))
     }
 
-    fn summary(&self, checkpoint_id: &Str) -> Option<CheckpointSummary> {
+    pub(super) fn summary(&self, checkpoint_id: &Str) -> Option<CheckpointSummary> {
         let row = self.checkpoints.get(checkpoint_id)?;
         let mut channels = ChannelSummary::of(&row.checkpoint);
         for (channel, is_snapshot) in &mut channels.values {
@@ -231,25 +243,10 @@ impl Namespace {
         }
         Some(CheckpointSummary::new(channels, row.metadata.clone(), row.parent.clone()))
     }
-
-    fn prune(&mut self) -> Result<()> {
-        let Some(newest) = self.checkpoints.last_key_value().map(|(id, _)| id.clone()) else { return Ok(()) };
-        let Some(link) = self.summary(&newest) else { return Ok(()) };
-        let mut keep: BTreeSet<Str> =
-            delta::needed_ancestors(&link, |id| Ok(self.summary(id)))?.into_iter().collect();
-        keep.insert(newest.clone());
-        self.checkpoints.retain(|id, _| keep.contains(id));
-        // Writes may precede their checkpoint: those beyond the newest are kept.
-        self.writes.retain(|id, _| keep.contains(id) || *id > newest);
-        for row in self.checkpoints.values_mut() {
-            row.parent = row.parent.take().filter(|parent| keep.contains(parent));
-        }
-        Ok(())
-    }
 }
 
 impl State {
-    fn delete(&mut self, thread_id: &str) {
+    pub(super) fn delete(&mut self, thread_id: &str) {
         self.threads.remove(thread_id);
         self.leases.delete(thread_id);
     }
@@ -415,8 +412,13 @@ impl InMemorySaver {
         }
         carry_over(&state, config, &mut row, &options.unchanged)?;
         let (thread_id, checkpoint_ns) = config.shared_key();
-        let namespace = state.threads.entry(thread_id).or_default().entry(checkpoint_ns).or_default();
+        let namespaces = state.threads.entry(thread_id).or_default();
+        let namespace = namespaces.entry(checkpoint_ns).or_default();
         namespace.checkpoints.insert(checkpoint.id.clone(), row);
+        let count = namespace.checkpoints.len();
+        if let Some(keep) = self.keep_last.filter(|keep| keep.is_due(count, &checkpoint.id)) {
+            state.prune_behind(config, keep, self.semantics)?;
+        }
         Ok(config.for_checkpoint(checkpoint.id.clone()))
     }
 
@@ -494,21 +496,6 @@ impl InMemorySaver {
                 into.writes.entry(checkpoint_id).or_default().extend(writes);
             }
         }
-    }
-
-    fn prune_threads(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
-        let mut state = self.write();
-        for thread_id in thread_ids {
-            match strategy {
-                PruneStrategy::Delete => state.delete(thread_id),
-                PruneStrategy::KeepLatest => {
-                    let mut namespaces =
-                        state.threads.get_mut(*thread_id).into_iter().flat_map(BTreeMap::values_mut);
-                    namespaces.try_for_each(Namespace::prune)?;
-                }
-            }
-        }
-        Ok(())
     }
 }
 
@@ -648,6 +635,16 @@ impl BaseCheckpointSaver for InMemorySaver {
     async fn prune(&self, thread_ids: &[&str], strategy: PruneStrategy) -> Result<()> {
         let prune = async { self.prune_threads(thread_ids, strategy) };
         self.calls.run(Operation::prune(thread_ids), prune).await
+    }
+
+    async fn retain(
+        &self,
+        thread_ids: &[&str],
+        policy: &Retention,
+        options: &RetainOptions,
+    ) -> Result<RetainReport> {
+        let retain = async { self.retain_threads(thread_ids, policy, options) };
+        self.calls.run(Operation::retain(thread_ids, options), retain).await
     }
 
     async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {

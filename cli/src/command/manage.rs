@@ -2,10 +2,11 @@
 
 use std::io::Write;
 
-use checkpoint_core::{PruneStrategy, ThreadQuery};
+use checkpoint_core::{ErrorKind, PruneStrategy, ThreadQuery};
 use futures_util::TryStreamExt;
 use serde_json::json;
 
+use super::failures::Failures;
 use super::{has_thread, require_thread};
 use crate::arguments::Strategy;
 use crate::failure::{Failure, Result};
@@ -102,10 +103,25 @@ pub(crate) async fn prune(
     let plural = if count == 1 { "thread" } else { "threads" };
     require_consent(yes, &format!("Delete {what} of {count} {plural}?"))?;
     let bar = progress(Some(u64::try_from(count).unwrap_or(u64::MAX)), "threads pruned");
+    let mut failures = Failures::default();
     for thread in &threads {
-        saver.prune(&[thread], strategy).await?;
+        match saver.prune(&[thread], strategy).await {
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Schema) => {
+                return Err(error.into());
+            }
+            Err(error) => failures.add(&bar, thread, error),
+            Ok(()) => {}
+        }
         bar.inc(1);
     }
     bar.finish_and_clear();
-    done(json, &json!({ "pruned": count }), &format!("Pruned {count} {plural}."))
+    let all = u64::try_from(count).unwrap_or(u64::MAX);
+    let pruned = all - failures.count();
+    let plural = if pruned == 1 { "thread" } else { "threads" };
+    done(
+        json,
+        &json!({ "pruned": pruned, "failed": failures.count() }),
+        &format!("Pruned {pruned} {plural}."),
+    )?;
+    failures.into_result(all)
 }

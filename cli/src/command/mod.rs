@@ -3,9 +3,11 @@
 mod conformance;
 mod copy;
 mod demo;
+mod failures;
 mod history;
 mod manage;
 mod rekey;
+mod retain;
 mod show;
 mod store;
 mod threads;
@@ -65,6 +67,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
                 manage::prune(saver, threads, strategy, consent.yes, options.json).await
             };
             on(&options, Sealed::Refuse, run).await
+        }
+        Command::Retain(asked) => {
+            on(&options, Sealed::Refuse, async |saver| retain::run(saver, &asked, options.json).await).await
         }
         Command::Rekey { threads, dry_run, old_key_file } => {
             let (saver, cipher) = saver_with_old_keys(&options, &old_key_file)?;

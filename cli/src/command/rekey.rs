@@ -10,10 +10,11 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
 use serde_json::json;
 
+use super::failures::Failures;
 use super::{has_thread, nothing_in};
 use crate::failure::{Failure, Result};
 use crate::open::Saver;
-use crate::output::{self, DIM, clean, json_line, progress, stdout, styled};
+use crate::output::{DIM, clean, json_line, progress, stdout, styled};
 
 /// A thread and what became of it.
 type Rekeyed = SaverResult<(Str, SaverResult<RekeyReport>)>;
@@ -23,9 +24,7 @@ type Rekeyed = SaverResult<(Str, SaverResult<RekeyReport>)>;
 struct Totals {
     sum: RekeyReport,
     threads: u64,
-    failed: u64,
-    /// The failure of the only thread that failed.
-    only_failure: Option<Failure>,
+    failures: Failures,
 }
 
 pub(crate) async fn run(
@@ -49,11 +48,11 @@ pub(crate) async fn run(
             Ok(Some((thread, Ok(report)))) => {
                 if report.values.is_empty() && !threads.is_empty() && !has_thread(saver, &thread).await? {
                     let failure = nothing_in(saver, &thread, None).await;
-                    totals.fail(&bar, &thread, failure);
+                    totals.failures.add(&bar, &thread, failure);
                 }
                 totals.sum.add(&report);
             }
-            Ok(Some((thread, Err(error)))) => totals.fail(&bar, &thread, error.into()),
+            Ok(Some((thread, Err(error)))) => totals.failures.add(&bar, &thread, error),
             Ok(None) => break Ok(()),
             Err(error) => break Err(Failure::from(error)),
         }
@@ -63,13 +62,7 @@ pub(crate) async fn run(
     bar.finish_and_clear();
     totals.print(dry_run, sealed_by.as_ref(), json)?;
     ended?;
-    match (totals.only_failure, totals.failed) {
-        (_, 0) => Ok(()),
-        (Some(failure), _) => Err(failure),
-        (None, failed) => {
-            Err(Failure::failed(format!("{failed} of {} threads failed, see above", totals.threads)))
-        }
-    }
+    totals.failures.into_result(totals.threads)
 }
 
 /// The named threads, or all, one after the other.
@@ -85,25 +78,6 @@ fn rekey<'a>(saver: &'a Saver, threads: &'a [String], options: RekeyOptions) -> 
 }
 
 impl Totals {
-    /// Notes a failure, and prints it unless it is the only one so far.
-    fn fail(&mut self, bar: &indicatif::ProgressBar, thread: &str, failure: Failure) {
-        let failure = failure.within(format!("thread {}", output::thread(thread)));
-        self.failed += 1;
-        let show = |failure: &Failure| {
-            bar.suspend(|| {
-                anstream::eprintln!("ckpt: {}", clean(&failure.to_string().replace(['\n', '\r'], " ")));
-            });
-        };
-        if self.failed == 1 {
-            self.only_failure = Some(failure);
-            return;
-        }
-        if let Some(first) = self.only_failure.take() {
-            show(&first);
-        }
-        show(&failure);
-    }
-
     fn print(&self, dry_run: bool, sealed_by: Option<&SealedBy>, json: bool) -> Result<()> {
         let RekeyReport { values, resealed, remaining, .. } = &self.sum;
         let mut out = stdout();
@@ -117,7 +91,7 @@ impl Totals {
                 "resealed": resealed,
                 "remaining": remaining,
                 "threads": self.threads,
-                "failed": self.failed,
+                "failed": self.failures.count(),
                 "dry_run": dry_run,
             });
             json_line(&mut out, &line)?;
@@ -142,8 +116,8 @@ impl Totals {
         if !dry_run && *remaining > 0 {
             line.push(format!("{remaining} left as they are"));
         }
-        if self.failed > 0 {
-            line.push(format!("{} failed and not counted", self.failed));
+        if self.failures.count() > 0 {
+            line.push(format!("{} failed and not counted", self.failures.count()));
         }
         writeln!(out, "{}", styled(DIM, line.join(", ")))?;
         Ok(out.flush()?)

@@ -50,6 +50,7 @@ class PostgresSaver(Saver):
         read_replica: The connection string of a replica for `list`, whose data may be stale.
         compression: With `"lz4"`, `setup` enables LZ4 for large values if the server supports it; `"server"` keeps the
             server's default.
+        keep_last: How many checkpoints of each namespace a put keeps at least; see `retain`. All unless given.
 
     Raises:
         TypeError: If `conn` is something else.
@@ -78,6 +79,7 @@ class PostgresSaver(Saver):
         max_retries: int | None = None,
         read_replica: str | None = None,
         compression: Literal["lz4", "server"] = "lz4",
+        keep_last: int | None = None,
     ) -> None:
         options: Options = {
             "schema": schema,
@@ -90,7 +92,11 @@ class PostgresSaver(Saver):
         }
         conn_string, options = read_conn(type(self), Saver, conn, pipe, options)
         native = _native.postgres_saver(
-            conn_string, cipher=cipher, read_replica=read_replica, compression=compression, options={**options}
+            conn_string,
+            cipher=cipher,
+            read_replica=read_replica,
+            compression=compression,
+            options={**options, "keep_last": keep_last},
         )
         super().__init__(native, serde=serde, cipher=cipher)
         if isinstance(serde, EncryptedSerializer):

@@ -44,6 +44,7 @@ class SqliteSaver(Saver):
             failure.
         readers: The number of threads that read concurrently. Defaults to 4.
         read_only: Whether to open the file read-only.
+        keep_last: How many checkpoints of each namespace a put keeps at least; see `retain`. All unless given.
 
     Raises:
         ValueError: If the path or an option is invalid.
@@ -61,12 +62,14 @@ class SqliteSaver(Saver):
         synchronous: Literal["full", "normal"] | None = None,
         readers: int | None = None,
         read_only: bool = False,
+        keep_last: int | None = None,
     ) -> None:
         options = {
             "busy_timeout": busy_timeout,
             "synchronous": synchronous,
             "readers": readers,
             "read_only": read_only,
+            "keep_last": keep_last,
         }
         # LangGraph's own MessagePack is decoded without calling a serializer.
         serde = maybe_add_typed_methods(serde or self.serde)
@@ -77,7 +80,7 @@ class SqliteSaver(Saver):
         elif cipher is not None or read_only:
             raise ValueError("a database in memory can be neither encrypted nor read-only; leave out cipher and read_only")
         else:
-            native = _native.memory_saver()
+            native = _native.memory_saver(options={"keep_last": keep_last})
         super().__init__(native, serde=serde, cipher=cipher)
 
     @classmethod

@@ -16,6 +16,7 @@ mod forks;
 mod get_tuple;
 mod ids;
 mod invalid;
+mod keep_last;
 mod leases;
 mod list;
 mod listing;
@@ -28,6 +29,7 @@ mod prune;
 mod put;
 mod put_writes;
 mod rekey;
+mod retention;
 mod round_trips;
 mod setup;
 mod store;
@@ -53,6 +55,7 @@ pub fn saver_cases() -> Vec<Case> {
         delete_for_runs::cases,
         copy_thread::cases,
         prune::cases,
+        retention::cases,
         delta_channel_history::cases,
         writes::cases,
         forks::cases,
@@ -78,6 +81,7 @@ pub fn saver_cases() -> Vec<Case> {
         invalid::cases,
         encryption::cases,
         rekey::cases,
+        keep_last::cases,
         opaque::cases,
         #[cfg(feature = "model")]
         model::cases,

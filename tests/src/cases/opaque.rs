@@ -61,6 +61,7 @@ impl Handle {
             cipher,
             opaque_values: true,
             reader: is_whole.then(|| Arc::new(foreign) as Arc<_>),
+            ..OpenOptions::default()
         };
         Ok(Self { saver: ctx.target().open(options).await?, foreign, is_whole })
     }

@@ -1,5 +1,6 @@
 //! The suite on the in-memory saver.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use checkpoint_conformance::{Facility, OpenOptions, Saver, Target};
@@ -15,11 +16,16 @@ impl Target for Memory {
     }
 
     async fn open(&self, options: OpenOptions) -> Result<Saver> {
-        Ok(Arc::new(self.0.clone().with_opaque_values(options.opaque_values)))
+        let saver = self.0.clone().with_opaque_values(options.opaque_values);
+        let keep_last = options.keep_last.and_then(NonZeroUsize::new);
+        Ok(Arc::new(keep_last.map_or_else(|| saver.clone(), |count| saver.clone().with_keep_last(count))))
     }
 
     fn offers(&self, facility: Facility) -> bool {
-        matches!(facility, Facility::Fresh | Facility::OpaqueValues | Facility::SeparateValues)
+        matches!(
+            facility,
+            Facility::Fresh | Facility::KeepLast | Facility::OpaqueValues | Facility::SeparateValues
+        )
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Target>> {

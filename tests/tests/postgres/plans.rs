@@ -28,7 +28,7 @@ fn is_acceptable(call: &str, access: &Access, one_thread: bool) -> bool {
         "list of all threads" => access.table == "checkpoints",
         // All rows of a thread are needed: any index that begins with the thread is fine, or the whole table if there is no
         // other thread.
-        "copy_thread" | "delete_thread" | "prune" | "rekey" => {
+        "copy_thread" | "delete_thread" | "retain" | "rekey" => {
             access.index.ends_with("_thread_id_idx") || (one_thread && access.how == "Seq Scan")
         }
         "list of a thread" => access.table == "checkpoints" && (one_thread || !access.index.is_empty()),

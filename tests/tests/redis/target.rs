@@ -156,7 +156,7 @@ impl Target for Redis {
 
     fn offers(&self, facility: Facility) -> bool {
         match facility {
-            Facility::WholeCheckpoints => false,
+            Facility::WholeCheckpoints | Facility::KeepLast => false,
             // The nodes of a cluster announce their own addresses, past the proxy.
             Facility::RoundTrips => self.server.kind() != Kind::Cluster && self.variant == Variant::Default,
             // Every case is repeated with each cipher, which is enough on one server with and without scripts, and in a

@@ -267,10 +267,13 @@ impl Postgres {
     }
 
     pub(crate) fn builder(&self, url: &str, options: OpenOptions) -> PostgresSaverBuilder {
-        let builder = PostgresSaver::builder(url)
+        let mut builder = PostgresSaver::builder(url)
             .schema(self.schema.as_str())
             .pgbouncer(self.server.kind == Kind::PgBouncer)
             .opaque_values(options.opaque_values);
+        if let Some(count) = options.keep_last {
+            builder = builder.keep_last(count);
+        }
         match options.cipher {
             Some(cipher) => builder.cipher(cipher),
             None => builder,
@@ -301,7 +304,7 @@ fn cost(call: Call) -> Cost {
         Call::CopyThread { bound_values, bound_writes } => {
             each([bound_values, bound_writes].iter().fold(7, |sum, bound| sum + bound + bound.div_ceil(32)))
         }
-        Call::PruneKeepLatest { threads, namespaces } => each(threads * (5 + 2 * namespaces)),
+        Call::PruneKeepLatest { threads, .. } => Cost::new(5 * threads, 8 * threads),
         Call::PruneDelete { threads } => Cost::new(threads, 3 * threads),
         Call::DeleteForRuns { threads: 0 } => each(3),
         Call::DeleteForRuns { .. } => each(6),

@@ -64,6 +64,9 @@ impl Target for Sqlite {
         if let Some(cipher) = options.cipher {
             builder = builder.cipher(cipher);
         }
+        if let Some(count) = options.keep_last {
+            builder = builder.keep_last(count);
+        }
         if let Some(reader) = options.reader {
             builder = builder.checkpoint_reader(reader);
         }

@@ -1,0 +1,217 @@
+//! `prune` and `retain`. They run in a transaction on the writer thread.
+
+use checkpoint_core::backend::{
+    CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict,
+};
+use checkpoint_core::delta::{CheckpointReader, CheckpointSummary};
+use checkpoint_core::serde::document;
+use checkpoint_core::{
+    FilterSemantics, Result, RetainOptions, RetainReport, Retention, Str, ThreadStatus, id,
+};
+use futures_util::future::try_join_all;
+use rusqlite::Row;
+
+use crate::connection::{Config, Open};
+use crate::error::OrConvert;
+use crate::read::{query_all, query_one};
+use crate::row::{self, CheckpointColumns, key_columns};
+use crate::worker::Workers;
+use crate::{leases, sql, write};
+
+/// How many bytes the removal of a thread counts for, so that few threads are committed together, with the writes of agents
+/// in between.
+const BYTES: usize = 2 << 20;
+
+/// Keeps of each namespace the newest checkpoint and the ancestors that its delta channels need.
+pub(crate) fn keep_latest(config: &Config, open: &Open, thread_id: &str) -> Result<()> {
+    let (_, verdict) = decide(config, open, thread_id, &Retention::keep_latest(), 0)?;
+    remove(open, thread_id, &verdict)?;
+    for (checkpoint_ns, found) in &verdict.namespaces {
+        for id in &found.kept {
+            let key = CheckpointKey::new(thread_id, checkpoint_ns, id);
+            let parent = |row: &Row<'_>| row::optional_text(row, 0);
+            let parent = query_one(open, sql::SELECT_PARENT, key_columns(key), parent)?.flatten();
+            if parent.is_some_and(|parent| !found.kept.contains(&parent)) {
+                open.execute(sql::CLEAR_PARENT, key_columns(key))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn retain(
+    workers: &Workers,
+    thread_ids: &[&str],
+    policy: &Retention,
+    options: &RetainOptions,
+) -> Result<RetainReport> {
+    policy.validate()?;
+    let now = options.now_micros();
+    if options.dry_run {
+        let (thread_ids, policy): (Vec<Str>, _) =
+            (thread_ids.iter().map(|id| (*id).into()).collect(), policy.clone());
+        let plan = move |config: &Config, open: &Open| {
+            let mut report = RetainReport::default();
+            for thread_id in &thread_ids {
+                let (thread, verdict) =
+                    open.snapshot(|open| decide(config, open, thread_id, &policy, now))?;
+                verdict.count(&thread, 0, &mut report);
+            }
+            Ok(report)
+        };
+        return workers.read(plan).await;
+    }
+    workers.to_write()?;
+    let each = thread_ids.iter().map(|thread_id| {
+        let (thread_id, policy) = (Str::from(*thread_id), policy.clone());
+        workers.change_returning(BYTES, move |config, open| {
+            let (thread, verdict) = decide(config, open, &thread_id, &policy, now)?;
+            remove(open, &thread_id, &verdict)?;
+            let mut report = RetainReport::default();
+            verdict.count(&thread, 0, &mut report);
+            Ok(report)
+        })
+    });
+    let mut report = RetainReport::default();
+    try_join_all(each).await?.iter().for_each(|one| report.add(one));
+    Ok(report)
+}
+
+/// Prunes the namespace in which a checkpoint was stored, if it is time. An older checkpoint that cannot be opened does not
+/// keep new ones from being stored.
+pub(crate) fn prune_behind(
+    config: &Config,
+    open: &Open,
+    put: CheckpointKey<'_>,
+    keep: KeepLast,
+) -> Result<()> {
+    let (thread_id, checkpoint_ns) = (put.thread_id, put.checkpoint_ns);
+    let most = i64::try_from(keep.counted()).unwrap_or(i64::MAX);
+    let counted =
+        query_one(open, sql::COUNT_CHECKPOINTS, (thread_id, checkpoint_ns, most), |row| count(row, 0))?;
+    let counted = usize::try_from(counted.unwrap_or_default()).unwrap_or(usize::MAX);
+    if !keep.is_due(counted, put.checkpoint_id) {
+        return Ok(());
+    }
+    let place = (thread_id, checkpoint_ns);
+    let thread = StoredThread {
+        checkpoints: query_all(open, sql::SELECT_STORED_IN_NAMESPACE, place, checkpoint)?,
+        writes: query_all(open, sql::SELECT_STORED_WRITES_IN_NAMESPACE, place, writes)?,
+        waits: false,
+    };
+    let mut verdict = keep.policy().decide(&thread, 0);
+    let load = |id: &Str| summary(config, open, CheckpointKey::new(thread_id, checkpoint_ns, id));
+    match verdict.keep_ancestors(checkpoint_ns, load) {
+        Ok(()) => remove(open, thread_id, &verdict),
+        Err(error) => {
+            tracing::warn!(%error, "old checkpoints are kept because one of them cannot be read");
+            Ok(())
+        }
+    }
+}
+
+/// Decides what goes of a thread.
+fn decide(
+    config: &Config,
+    open: &Open,
+    thread_id: &str,
+    policy: &Retention,
+    now: i64,
+) -> Result<(StoredThread, Verdict)> {
+    let mut thread = stored(config, open, thread_id, policy)?;
+    if let Some((checkpoint_ns, checkpoint_id)) = thread.newest() {
+        let tasks = |row: &Row<'_>| Ok(Some((row::text(row, 0)?, row::text(row, 1)?)));
+        let key = CheckpointKey::new(thread_id, checkpoint_ns, checkpoint_id);
+        let tasks = query_all(open, sql::SELECT_TASKS, key_columns(key), tasks)?;
+        let tasks = tasks.iter().map(|(task_id, channel)| (&**task_id, &**channel));
+        thread.waits = ThreadStatus::from_parts(None, false, tasks) == ThreadStatus::Waiting;
+    }
+    let mut verdict = policy.decide(&thread, now);
+    let partial: Vec<Str> = verdict.partial().cloned().collect();
+    for checkpoint_ns in partial {
+        let load = |id: &Str| summary(config, open, CheckpointKey::new(thread_id, &checkpoint_ns, id));
+        verdict.keep_ancestors(&checkpoint_ns, load)?;
+    }
+    Ok((thread, verdict))
+}
+
+fn checkpoint(row: &Row<'_>) -> Result<Option<StoredCheckpoint>> {
+    Ok(Some(StoredCheckpoint {
+        checkpoint_ns: row::text(row, 0)?,
+        checkpoint_id: row::text(row, 1)?,
+        parent_checkpoint_id: row::optional_text(row, 2)?,
+        bytes: count(row, 3)?,
+        ..StoredCheckpoint::default()
+    }))
+}
+
+fn writes(row: &Row<'_>) -> Result<Option<StoredWrites>> {
+    Ok(Some(StoredWrites {
+        checkpoint_ns: row::text(row, 0)?,
+        checkpoint_id: row::text(row, 1)?,
+        count: count(row, 2)?,
+        bytes: count(row, 3)?,
+    }))
+}
+
+/// Reads what a policy looks at.
+fn stored(config: &Config, open: &Open, thread_id: &str, policy: &Retention) -> Result<StoredThread> {
+    let mut checkpoints = query_all(open, sql::SELECT_STORED, [thread_id], checkpoint)?;
+    for found in &mut checkpoints {
+        let key = CheckpointKey::new(thread_id, &found.checkpoint_ns, &found.checkpoint_id);
+        if let Some(filter) = &policy.pinned {
+            let matches =
+                |row: &Row<'_>| Ok(filter.matches(&row::metadata(row, 0)?, FilterSemantics::Equality));
+            let matches = query_one(open, sql::SELECT_METADATA, key_columns(key), matches);
+            found.is_pinned = matches.map_err(key.context())?.unwrap_or(false);
+        }
+        if policy.needs_ages() && id::unix_micros(&found.checkpoint_id).is_none() {
+            found.ts = timestamp(config, open, key)?;
+        }
+    }
+    let writes = query_all(open, sql::SELECT_STORED_WRITES, [thread_id], writes)?;
+    Ok(StoredThread { checkpoints, writes, waits: false })
+}
+
+fn count(row: &Row<'_>, column: usize) -> Result<u64> {
+    let number: i64 = row.get(column).or_convert()?;
+    Ok(u64::try_from(number).unwrap_or_default())
+}
+
+/// The `ts` of a checkpoint, unless it is of another serializer.
+fn timestamp(config: &Config, open: &Open, key: CheckpointKey<'_>) -> Result<Option<Str>> {
+    let read = |row: &Row<'_>| {
+        let typed = row::open_checkpoint(&config.codec.requiring_decryption(), row, key)?;
+        if config.codec.opaque_values {
+            return Ok(None);
+        }
+        document::decode_checkpoint(&typed.to_msgpack()?).map(|checkpoint| Some(checkpoint.ts))
+    };
+    Ok(query_one(open, sql::SELECT_CHECKPOINT, key_columns(key), read).map_err(key.context())?.flatten())
+}
+
+fn remove(open: &Open, thread_id: &str, verdict: &Verdict) -> Result<()> {
+    if verdict.whole {
+        write::delete_rows(open, thread_id)?;
+        return leases::delete_expired(open, thread_id);
+    }
+    for (checkpoint_ns, found) in &verdict.namespaces {
+        for id in found.dropped.keys() {
+            write::delete_checkpoint(open, CheckpointKey::new(thread_id, checkpoint_ns, id))?;
+        }
+        for id in found.writes.keys() {
+            open.execute(sql::DELETE_WRITES, key_columns(CheckpointKey::new(thread_id, checkpoint_ns, id)))?;
+        }
+    }
+    Ok(())
+}
+
+fn summary(config: &Config, open: &Open, key: CheckpointKey<'_>) -> Result<Option<CheckpointSummary>> {
+    let read = |row: &Row<'_>| {
+        let typed = row::open_checkpoint(&config.codec.requiring_decryption(), row, key)?;
+        let channels = row::look(config, &typed, CheckpointReader::summarize)?;
+        let parent = row::optional_text(row, CheckpointColumns::PARENT_CHECKPOINT_ID)?;
+        Ok(CheckpointSummary::new(channels, row::metadata(row, CheckpointColumns::METADATA)?, parent))
+    };
+    query_one(open, sql::SELECT_CHECKPOINT, key_columns(key), read).map_err(key.context())
+}
