@@ -6,6 +6,7 @@ mod chat;
 mod data;
 mod items;
 mod recorder;
+mod stepping;
 mod vectors;
 
 pub use chat::{ChatThread, State, Step, TASK_PATH, WINDOW, thread_id};
@@ -15,4 +16,5 @@ pub use data::{
 };
 pub use items::{Items, StoreItem, StoreSearch};
 pub use recorder::{Latencies, Mark, Phase, Recorder};
+pub use stepping::{calls, concurrent};
 pub use vectors::Clusters;

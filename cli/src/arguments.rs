@@ -31,11 +31,15 @@ pub(crate) struct Arguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Options {
-    /// The database: `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, "host=HOST dbname=DATABASE", or
-    /// `redis://USER:PASSWORD@HOST/NUMBER`.
+    /// The database: `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, "host=HOST dbname=DATABASE",
+    /// `mongodb://USER:PASSWORD@HOST/DATABASE`, or `redis://USER:PASSWORD@HOST/NUMBER`.
     ///
     /// Those of PostgreSQL take libpq's parameters, `schema=NAME` and `pgbouncer=true`; what they leave out comes from
     /// libpq's variables (`PGHOST`, `PGSSLMODE`, …).
+    ///
+    /// Those of MongoDB begin with `mongodb://HOST,HOST2` or `mongodb+srv://`. They take `collection=NAME` (`lg_checkpoints` by
+    /// default; the database is `langgraph` unless the URL names one), `ttl=SECONDS` (how long a thread that is written is
+    /// kept), `sharded=true` (for a sharded collection), and the driver's parameters, such as `replicaSet=NAME`.
     ///
     /// Those of Redis begin with `redis://`, `redis+cluster://HOST,HOST2`, `redis+sentinel://HOST,HOST2/SERVICE`, with TLS
     /// `rediss…`, or `redis+unix:///PATH`; `valkey` is the same as `redis`. They take `prefix=TEXT` (what all keys begin
@@ -144,6 +148,7 @@ Examples:
   ckpt copy --from sqlite:agents.sqlite --to postgres://localhost/agents
   ckpt copy --from sqlite:agents.sqlite --to sqlite:one.sqlite my-thread
   ckpt copy --from redis://localhost --to redis+cluster://node1,node2?prefix=agents
+  ckpt copy --from sqlite:agents.sqlite --to mongodb://localhost/agents
   CKPT_TO=postgres://me:secret@db/agents ckpt copy --from sqlite:agents.sqlite --to-key-file new.key")]
     Copy(Copy),
     /// Delete a thread with all its checkpoints and writes.

@@ -1,5 +1,6 @@
 //! Opens the saver or the store of a URL. Only this module knows the backends.
 
+mod mongo;
 mod redis;
 mod store;
 
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use checkpoint_core::cipher::AES_KEY_VARIABLE;
 use checkpoint_core::{BaseCheckpointSaver, Cipher};
+use checkpoint_mongo::MongoSaver;
 use checkpoint_postgres::{PostgresConfig, PostgresSaver};
 use checkpoint_redis::RedisSaver;
 use checkpoint_sqlite::SqliteSaver;
@@ -18,7 +20,8 @@ use crate::arguments::Options;
 use crate::failure::{Failure, Result};
 
 /// The URLs that this program can open.
-const KNOWN: &str = "sqlite:PATH, postgres://USER@HOST/DATABASE, \"host=HOST dbname=DATABASE\" or \
+const KNOWN: &str = "sqlite:PATH, postgres://USER@HOST/DATABASE, \"host=HOST dbname=DATABASE\", \
+                     mongodb://USER@HOST/DATABASE (or mongodb+srv://) or \
                      redis://USER@HOST (rediss:// with TLS, redis+cluster://, redis+sentinel://HOST/SERVICE)";
 
 /// The prefix of the flags for keys that every command has.
@@ -78,6 +81,8 @@ enum Backend<'a> {
     Sqlite(&'a Path),
     /// A connection string.
     Postgres(&'a str),
+    /// A URL of MongoDB.
+    Mongo(&'a str),
     /// A URL of Redis.
     Redis(&'a str),
 }
@@ -86,6 +91,9 @@ impl<'a> Backend<'a> {
     fn of(url: &'a str) -> Result<Self> {
         if url.is_empty() {
             return Err(Failure::usage(format!("the URL is empty; this ckpt opens {KNOWN}")));
+        }
+        if mongo::is_url(url) {
+            return Ok(Self::Mongo(url));
         }
         if redis::is_url(url) {
             return Ok(Self::Redis(url));
@@ -113,6 +121,7 @@ pub(crate) fn backend(url: &str) -> &'static str {
     match Backend::of(url) {
         Ok(Backend::Sqlite(_)) => "sqlite",
         Ok(Backend::Postgres(_)) => "postgres",
+        Ok(Backend::Mongo(_)) => "mongo",
         Ok(Backend::Redis(_)) => "redis",
         Err(_) => "unknown",
     }
@@ -131,6 +140,13 @@ pub(crate) fn open(url: &str, cipher: Option<Cipher>, sealed: Sealed) -> Result<
         }
         Backend::Postgres(conn_string) => {
             let mut builder = PostgresSaver::builder(conn_string).return_sealed(return_sealed);
+            if let Some(cipher) = cipher {
+                builder = builder.cipher(cipher);
+            }
+            Arc::new(builder.build()?)
+        }
+        Backend::Mongo(url) => {
+            let mut builder = MongoSaver::builder(url).return_sealed(return_sealed);
             if let Some(cipher) = cipher {
                 builder = builder.cipher(cipher);
             }
@@ -155,6 +171,7 @@ pub(crate) fn same_database(one: &str, other: &str) -> bool {
                 (PostgresConfig::from_conn_string(one), PostgresConfig::from_conn_string(other));
             matches!((one, other), (Ok(one), Ok(other)) if one.is_same_database(&other))
         }
+        (Ok(Backend::Mongo(one)), Ok(Backend::Mongo(other))) => mongo::is_same_database(one, other),
         (Ok(Backend::Redis(one)), Ok(Backend::Redis(other))) => redis::is_same_database(one, other),
         _ => false,
     }
@@ -256,7 +273,11 @@ mod tests {
             ("redis+unix:///run/redis", "redis"),
             ("redis://h?ttl=soon", "redis"),
             ("redish://h", "unknown"),
-            ("mongodb://h", "unknown"),
+            ("mongodb://h", "mongo"),
+            ("MongoDB+srv://me:pw@h/d?w=1", "mongo"),
+            ("mongodb://h/?ttl=soon", "mongo"),
+            ("mongo://h", "unknown"),
+            ("mysql://h", "unknown"),
             ("agents.sqlite", "unknown"),
             ("sqlite:", "unknown"),
             ("", "unknown"),
@@ -274,8 +295,10 @@ mod tests {
             assert!(same_database(one, same), "{same}");
         }
         assert!(same_database("redis://localhost", "valkey://127.0.0.1:6379?prefix=ckpt"));
+        assert!(same_database("mongodb://localhost", "mongodb://127.0.0.1:27017/langgraph"));
         for other in [
             "redis://localhost",
+            "mongodb://localhost/agents",
             "postgres://localhost:5433/agents",
             "postgres://localhost/agents?schema=s",
             "sqlite:agents",

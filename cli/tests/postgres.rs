@@ -11,17 +11,18 @@ mod shared;
 mod trials;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output, Stdio};
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 
 use checkpoint_core::{BaseCheckpointSaver, Cipher, ListQuery, SaverExt, Value};
-use checkpoint_sqlite::{SqliteSaver, Synchronous};
+use checkpoint_sqlite::SqliteSaver;
 use serde_json::Value as Json;
 
 use postgres::{Database, Server, count, in_runtime};
 use shared::{
-    Golden, assert_same_values, block_on, blocking, ckpt, failure, fill, key_file, rows, sorted, text,
+    Golden, assert_same_values, blocking, ckpt, copy, counts, failure, file, filled, key_file, rows, run,
+    sorted, sqlite, text,
 };
 
 fn main() -> ExitCode {
@@ -42,39 +43,6 @@ fn main() -> ExitCode {
 
 fn database(server: &Server) -> Database {
     in_runtime(Database::set_up(server.url()))
-}
-
-fn file(directory: &Path, name: &str) -> PathBuf {
-    let path = directory.join(name);
-    let saver = SqliteSaver::builder(&path).synchronous(Synchronous::Normal).build().unwrap();
-    block_on(saver.setup()).unwrap();
-    path
-}
-
-fn filled(directory: &Path, threads: &[&str], steps: i64, bytes: usize) -> PathBuf {
-    let path = file(directory, "source.sqlite");
-    let saver = SqliteSaver::builder(&path).synchronous(Synchronous::Normal).build().unwrap();
-    block_on(fill(&saver, threads, steps, bytes));
-    path
-}
-
-fn sqlite(path: &Path) -> String {
-    format!("sqlite:{}", path.display())
-}
-
-fn copy(from: &str, to: &str, arguments: &[&str]) -> Command {
-    // By the environment, since other users can see arguments with a password.
-    let mut copy = ckpt();
-    copy.env("CKPT_FROM", from).env("CKPT_TO", to).args(["copy", "--json"]).args(arguments);
-    copy
-}
-
-fn counts(from: &str, to: &str, arguments: &[&str]) -> Json {
-    serde_json::from_str(&text(&copy(from, to, arguments).output().unwrap())).unwrap()
-}
-
-fn run(url: &str, arguments: &[&str]) -> Output {
-    ckpt().env("CKPT_URL", url).args(arguments).output().unwrap()
 }
 
 fn every_command_works_as_on_a_file(server: &Server) {

@@ -7,6 +7,8 @@ from langgraph_ckpt.cache.postgres import PostgresCache
 from langgraph_ckpt.cache.redis import RedisCache
 from langgraph_ckpt.cache.sqlite import SqliteCache
 from langgraph_ckpt.memory import InMemorySaver
+from langgraph_ckpt.mongodb import MongoSaver
+from langgraph_ckpt.mongodb.aio import AsyncMongoSaver
 from langgraph_ckpt.postgres import PostgresSaver
 from langgraph_ckpt.postgres.aio import AsyncPostgresSaver
 from langgraph_ckpt.redis import RedisSaver
@@ -17,6 +19,7 @@ from langgraph_ckpt.store.memory import InMemoryStore
 from langgraph_ckpt.store.postgres import AsyncPostgresStore, PostgresStore
 
 __all__ = [
+    "AsyncMongoSaver",
     "AsyncPostgresSaver",
     "AsyncPostgresStore",
     "AsyncRedisSaver",
@@ -24,6 +27,7 @@ __all__ = [
     "Cipher",
     "InMemorySaver",
     "InMemoryStore",
+    "MongoSaver",
     "PostgresCache",
     "PostgresSaver",
     "PostgresStore",

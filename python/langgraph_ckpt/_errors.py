@@ -7,16 +7,20 @@ from functools import cache
 from typing import Any
 
 #: The modules of Python's drivers, by our backends.
-_DRIVERS = {"postgres": "psycopg", "redis": "redis", "sqlite": "sqlite3"}
+_DRIVERS = {"mongo": "pymongo.errors", "postgres": "psycopg", "redis": "redis", "sqlite": "sqlite3"}
 
 
 def operational(base: Any, backend: str | None) -> type[Exception]:
     """A class that is `base` and, if the program has imported the backend's driver, its `OperationalError`.
 
-    redis-py has a `ConnectionError` and a `TimeoutError` instead.
+    redis-py has a `ConnectionError` and a `TimeoutError` instead, and pymongo `AutoReconnect` and `NetworkTimeout`.
     """
     driver = sys.modules.get(_DRIVERS.get(backend or "", ""))
-    own = getattr(driver, base.__name__ if backend == "redis" else "OperationalError", None)
+    if backend == "mongo":
+        name = "NetworkTimeout" if issubclass(base, TimeoutError) else "AutoReconnect"
+    else:
+        name = base.__name__ if backend == "redis" else "OperationalError"
+    own = getattr(driver, name, None)
     return base if own is None else _class_of(base, own)
 
 

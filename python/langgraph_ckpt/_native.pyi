@@ -135,6 +135,13 @@ def postgres_saver(
     options: dict[str, Any],
 ) -> Saver: ...
 
+def mongo_saver(
+    url: str,
+    *,
+    cipher: Cipher | None,
+    refresh_on_read: bool,
+    options: dict[str, Any],
+) -> Saver: ...
 def redis_saver(
     url: str,
     *,

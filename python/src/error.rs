@@ -29,7 +29,9 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     }
     let exception = match error.kind() {
         ErrorKind::InvalidConfig
-            if is_refused_connection(error) || checkpoint_redis::is_refused_connection(error) =>
+            if is_refused_connection(error)
+                || checkpoint_mongo::is_refused_connection(error)
+                || checkpoint_redis::is_refused_connection(error) =>
         {
             operational(py.get_type::<PyConnectionError>(), error, text)
         }

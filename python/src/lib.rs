@@ -17,6 +17,7 @@ mod error;
 mod event_loop;
 mod list;
 mod memory;
+mod mongo;
 mod opened;
 mod postgres;
 mod redis;
@@ -41,6 +42,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     memory::register(module)?;
     sqlite::register(module)?;
     postgres::register(module)?;
+    mongo::register(module)?;
     redis::register(module)?;
     store::register(module)?;
     cache::register(module)?;

@@ -14,6 +14,7 @@ from typing import Any
 
 import langgraph_ckpt
 import psycopg
+import pymongo
 import pytest
 import redis
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
@@ -25,6 +26,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 POSTGRES = "CHECKPOINT_TEST_POSTGRES_URL"
+MONGO = "CHECKPOINT_TEST_MONGO_JAVA_URL"
 REDIS = "CHECKPOINT_TEST_REDIS_URL"
 
 
@@ -44,6 +46,8 @@ KINDS = [
     Kind("memory", langgraph_ckpt.InMemorySaver, lasting=False, peer=False),
     Kind("sqlite", langgraph_ckpt.SqliteSaver),
     Kind("postgres", langgraph_ckpt.PostgresSaver, server=POSTGRES),
+    # FerretDB is too slow for all of it: it reads the whole collection for almost every command.
+    Kind("mongo", langgraph_ckpt.MongoSaver, server=MONGO, peer=False),
     Kind("redis", langgraph_ckpt.RedisSaver, server=REDIS, peer=False),
 ]
 
@@ -151,6 +155,24 @@ def redis_contents(place: str) -> dict[bytes, Any]:
 
 
 @pytest.fixture
+def mongo_url() -> Iterator[str]:
+    """A URL with a database of this test's own, which is dropped at the end."""
+    url, name = server_url(MONGO), f"wheel_{uuid.uuid4().hex[:12]}"
+    try:
+        yield f"{url}/{name}"
+    finally:
+        with pymongo.MongoClient(url) as client:
+            client.drop_database(name)
+
+
+def mongo_contents(place: str) -> list[dict[str, Any]]:
+    """Every document of a database."""
+    with pymongo.MongoClient(place) as client:
+        database = client.get_default_database()
+        return [document for name in database.list_collection_names() for document in database[name].find()]
+
+
+@pytest.fixture
 def sqlite_path(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoints.sqlite")
 
@@ -160,7 +182,7 @@ def place(kind: Kind, request: pytest.FixtureRequest) -> str:
     """The location of this test's data: the argument of `from_conn_string`."""
     if kind.name == "memory":
         return ""
-    return request.getfixturevalue({"sqlite": "sqlite_path", "postgres": "postgres_url", "redis": "redis_url"}[kind.name])
+    return request.getfixturevalue("sqlite_path" if kind.name == "sqlite" else f"{kind.name}_url")
 
 
 def open_at(kind: Kind, place: str, **options: Any) -> Any:

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 
 from langgraph.checkpoint.base import empty_checkpoint
-from langgraph_ckpt import InMemorySaver, InMemoryStore, PostgresSaver, RedisSaver, SqliteSaver, _native
+from langgraph_ckpt import InMemorySaver, InMemoryStore, MongoSaver, PostgresSaver, RedisSaver, SqliteSaver, _native
 
 assert not [name for name in ("cargo", "rustc", "cc", "gcc", "clang") if shutil.which(name)]
 
@@ -42,6 +42,7 @@ assert store.get(("a",), "k").value == {"v": 1}
 # Nothing listens there.
 for unreachable in (
     PostgresSaver.from_conn_string("postgresql://127.0.0.1:1/none", max_retries=0),
+    MongoSaver.from_conn_string("mongodb://127.0.0.1:1", max_retries=0, connect_timeout=1),
     RedisSaver.from_conn_string("redis://127.0.0.1:1", max_retries=0),
 ):
     with unreachable as saver:

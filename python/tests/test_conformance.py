@@ -10,7 +10,7 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from langgraph_ckpt import AsyncPostgresSaver, AsyncRedisSaver, AsyncSqliteSaver
+from langgraph_ckpt import AsyncMongoSaver, AsyncPostgresSaver, AsyncRedisSaver, AsyncSqliteSaver
 
 
 @pytest.mark.parametrize("flow", ["async"], indirect=True)
@@ -33,8 +33,13 @@ def test_langgraph_suite(kind: Kind, place: str, flow: Flow, capability: Capabil
 @pytest.mark.parametrize("flow", ["async"], indirect=True)
 @pytest.mark.parametrize(
     ("made", "at"),
-    [(AsyncSqliteSaver, "sqlite_path"), (AsyncPostgresSaver, "postgres_url"), (AsyncRedisSaver, "redis_url")],
-    ids=["sqlite", "postgres", "redis"],
+    [
+        (AsyncSqliteSaver, "sqlite_path"),
+        (AsyncPostgresSaver, "postgres_url"),
+        (AsyncMongoSaver, "mongo_url"),
+        (AsyncRedisSaver, "redis_url"),
+    ],
+    ids=["sqlite", "postgres", "mongo", "redis"],
 )
 def test_langgraph_suite_under_langgraphs_names(
     made: Any, at: str, flow: Flow, request: pytest.FixtureRequest

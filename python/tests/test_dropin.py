@@ -167,7 +167,7 @@ def chat(saver: Any) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-@kinds("sqlite", "postgres", "redis")
+@kinds("sqlite", "postgres", "mongo", "redis")
 def test_from_conn_string_without_with(kind: Kind, place: str, flow: Flow) -> None:
     saver = kind.saver.from_conn_string(place)
     saver.setup()
@@ -369,6 +369,8 @@ def test_a_url_of_another_backend_names_the_class() -> None:
         AsyncSqliteSaver("postgresql://ann:hunter2@localhost/agents")
     with pytest.raises(ValueError, match="use RedisSaver"):
         AsyncPostgresSaver("redis+cluster://localhost")
+    with pytest.raises(ValueError, match="use MongoSaver"):
+        AsyncPostgresSaver("mongodb+srv://localhost")
     assert "hunter2" not in str(caught.value)
 
 

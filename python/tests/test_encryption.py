@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 import psycopg
 import pytest
-from conftest import KINDS, Flow, Kind, async_peer, kinds, open_at, peer, redis_contents
+from conftest import KINDS, Flow, Kind, async_peer, kinds, mongo_contents, open_at, peer, redis_contents
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
@@ -42,6 +42,10 @@ def stored(kind: Kind, place: str) -> bytes:
                 rows += connection.execute(f"SELECT * FROM {table}").fetchall()
         # And the raw bytes of the file.
         rows.append((Path(place).read_bytes(),))
+    elif kind.name == "mongo":
+        rows += [tuple(document.items()) for document in mongo_contents(place)]
+        # Bytes as they are, and not as Python shows them.
+        rows += [[one for one in document.values() if isinstance(one, bytes)] for document in mongo_contents(place)]
     elif kind.name == "redis":
         for key, held in redis_contents(place).items():
             rows.append((key, *(held.keys() if isinstance(held, dict) else ())))

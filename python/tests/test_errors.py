@@ -16,7 +16,7 @@ import pytest
 from conftest import POSTGRES, Flow, Kind, kinds, make_url, open_at, put, server_url, thread
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph_ckpt import InMemorySaver, PostgresCache, PostgresSaver, PostgresStore, SqliteSaver
+from langgraph_ckpt import InMemorySaver, MongoSaver, PostgresCache, PostgresSaver, PostgresStore, SqliteSaver
 
 
 @kinds("postgres", "redis")
@@ -37,7 +37,7 @@ def test_before_setup(kind: Kind, place: str, flow: Flow) -> None:
         assert flow(saver).get_tuple(thread("t")).checkpoint["channel_values"] == {"value": [1]}
 
 
-@kinds("memory", "sqlite")
+@kinds("memory", "sqlite", "mongo")
 def test_no_setup_is_needed(kind: Kind, place: str, flow: Flow) -> None:
     """Like Python's savers."""
     with open_at(kind, place) as saver:
@@ -193,6 +193,8 @@ def test_exceptions_of_a_serde_pass(saver: Any, flow: Flow) -> None:
         (SqliteSaver, "postgresql://user:hunter2@127.0.0.1/db", "PostgresSaver"),
         (PostgresSaver, "sqlite:///some/file.sqlite", "SqliteSaver"),
         (PostgresSaver, "mysql://user:hunter2@127.0.0.1/db", "mysql|postgres"),
+        (SqliteSaver, "mongodb://u:hunter2@127.0.0.1/db", "MongoSaver"),
+        (MongoSaver, "postgresql://user:hunter2@127.0.0.1/db", "PostgresSaver"),
         (SqliteSaver, "redis://:hunter2@127.0.0.1:6379", "redis|file"),
         (PostgresSaver, "agents.sqlite", r"has no value \(no = sign\)"),
         (PostgresSaver, "host=h password='hunter2", "no closing quote"),

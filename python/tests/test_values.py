@@ -179,7 +179,7 @@ def test_unchanged_values_survive_the_parents_deletion(
     assert flow(saver).get_tuple(stored).checkpoint["channel_values"] == {"docs": docs, "n": [2]}
 
 
-@kinds("memory", "postgres", "redis")
+@kinds("memory", "postgres", "mongo", "redis")
 def test_unchanged_values_are_not_serialized(
     open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any]
 ) -> None:
@@ -289,7 +289,7 @@ BIG = pytest.mark.parametrize("value", [2**64, -(2**63) - 1, 10**40], ids=["2**6
 
 
 @BIG
-@kinds("memory", "postgres", "redis")
+@kinds("memory", "postgres", "mongo", "redis")
 def test_integers_of_any_size(saver: Any, flow: Flow, config: dict[str, Any], value: int) -> None:
     """As in Python's PostgresSaver they are inline. LangGraph's serializer supports only 64 bits."""
     put(flow, saver, config, {"value": value})
@@ -369,7 +369,7 @@ def test_backslashes_in_channels_are_rejected(saver: Any, flow: Flow, config: di
     assert flow(saver).get_tuple(config) is None
 
 
-@kinds("memory", "sqlite", "redis")
+@kinds("memory", "sqlite", "mongo", "redis")
 def test_nul_elsewhere(saver: Any, flow: Flow) -> None:
     put(flow, saver, thread("a\x00b"), {"cha\x00nnel": "v\x00"})
     assert flow(saver).get_tuple(thread("a\x00b")).checkpoint["channel_values"] == {"cha\x00nnel": "v\x00"}

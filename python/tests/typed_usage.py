@@ -32,6 +32,8 @@ from langgraph_ckpt.cache.sqlite import SqliteCache
 from langgraph_ckpt.memory import InMemorySaver, MemorySaver
 from langgraph_ckpt.postgres import PostgresSaver
 from langgraph_ckpt.postgres.aio import AsyncPostgresSaver
+from langgraph_ckpt.mongodb import MongoDBSaver, MongoSaver
+from langgraph_ckpt.mongodb.aio import AsyncMongoSaver
 from langgraph_ckpt.redis import RedisSaver, TTLConfig
 from langgraph_ckpt.redis.aio import AsyncRedisSaver
 from langgraph_ckpt.sqlite import SqliteSaver
@@ -64,6 +66,9 @@ def synchronous(builder: StateGraph[MessagesState]) -> None:
     ttl: TTLConfig = {"default_ttl": 60, "refresh_on_read": True}
     with RedisSaver.from_conn_string("redis://localhost", ttl=ttl, checkpoint_prefix="agents") as quick:
         assert_type(quick, RedisSaver)
+    with MongoSaver.from_conn_string("mongodb://localhost", "agents", ttl=3600, app_name="agents") as documents:
+        assert_type(documents, MongoSaver)
+    assert_type(MongoDBSaver("mongodb://localhost", cipher=Cipher.aes(), compression=3, max_pool_size=4), MongoSaver)
     RedisSaver(redis_client=redis.Redis(), cipher=Cipher.aes(), compression=3, wait_replicas=1)
     savers: list[BaseCheckpointSaver[str]] = [InMemorySaver(), MemorySaver(), saver, lite, quick, AsyncSqliteSaver("a.sqlite")]
     stores: list[BaseStore] = [InMemoryStore(), InMemoryStore(ttl={"default_ttl": 1.0}), PostgresStore("")]
@@ -105,6 +110,8 @@ async def asynchronous(builder: StateGraph[MessagesState]) -> None:
         await saver.setup()
     async with aiosqlite.connect("agents.sqlite") as connection, AsyncSqliteSaver(connection) as lite:
         await lite.setup()
+    async with AsyncMongoSaver("mongodb+srv://localhost/agents") as documents:
+        assert_type(documents, AsyncMongoSaver)
     async with AsyncRedisSaver(redis_client=redis.asyncio.Redis()) as quick:
         assert_type(quick, AsyncRedisSaver)
         await quick.setup()

@@ -2,8 +2,8 @@
 //! port, variable, account. `cargo xtask servers` and the test binaries both read it.
 //!
 //! Each server uses its official image if a registry is reachable, otherwise an equivalent image that
-//! `cargo xtask servers up` builds from Debian's packages. The entry's script starts the server in both, so that it
-//! behaves the same.
+//! `cargo xtask servers up` builds from Debian's packages, with a program of its own where Debian has none. The entry's
+//! script starts the server in both, so that it behaves the same.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -26,6 +26,8 @@ pub struct Server {
     pub suite: &'static str,
     /// The packages of that release.
     pub packages: &'static [&'static str],
+    /// The program of the image from Debian's packages, if no package has it.
+    pub program: Option<Program>,
     /// The shell script that starts the server.
     pub script: &'static str,
     /// The script's variables, in addition to those of the account.
@@ -50,6 +52,20 @@ pub struct Server {
     pub certificates: Option<&'static str>,
     /// The nodes, if the container runs several that announce their addresses to clients.
     pub group: Option<Group>,
+}
+
+/// A program that is built on this machine, and copied to `/opt/checkpoint` of an image.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Program {
+    /// The name of the compiler.
+    pub compiler: &'static str,
+    /// What to install for it, for a message.
+    pub needs: &'static str,
+    /// The source: each file's path and content.
+    pub source: &'static [(&'static str, &'static str)],
+    /// The shell command that builds it, in a folder with the source. `OUT` is the folder for what the image gets.
+    pub build: &'static str,
 }
 
 /// Nodes in one container, on consecutive ports. They announce the ports of this machine, so they listen on the same
@@ -93,6 +109,9 @@ const POSTGRES_ACCOUNT: Account = Account { user: "postgres", password: "postgre
 const POSTGRES_PROBE: &str = "PGPASSWORD=$SERVER_PASSWORD /usr/lib/postgresql/*/bin/psql --host 127.0.0.1 \
     --port $SERVER_PORT --username $SERVER_USER --dbname $SERVER_DATABASE --no-psqlrc --command 'SELECT 1'";
 
+/// Whether the port is open. No image has a client of every server.
+const LISTENS: &str = "bash -c ': < /dev/tcp/127.0.0.1/$SERVER_PORT'";
+
 macro_rules! servers {
     ($($(#[$attribute:meta])* $name:ident = $server:expr;)+) => {
         $($(#[$attribute])* pub static $name: Server = $server;)+
@@ -111,6 +130,7 @@ servers! {
         official: Some("pgvector/pgvector:pg17"),
         suite: "trixie",
         packages: &["postgresql-17", "postgresql-17-pgvector"],
+        program: None,
         script: include_str!("../scripts/postgres.sh"),
         variables: &[("SERVER_LOCALE", "--locale=C.UTF-8")],
         probe: POSTGRES_PROBE,
@@ -133,6 +153,7 @@ servers! {
         official: Some("pgvector/pgvector:pg17"),
         suite: "trixie",
         packages: &["postgresql-17", "postgresql-17-pgvector"],
+        program: None,
         script: include_str!("../scripts/postgres.sh"),
         // The server reads its port from PGPORT unless its configuration sets one.
         variables: &[("SERVER_LOCALE", "--locale=C.UTF-8"), ("PGPORT", "25499")],
@@ -157,6 +178,7 @@ servers! {
         suite: "bookworm",
         // This release has no pgvector.
         packages: &["postgresql-15"],
+        program: None,
         script: include_str!("../scripts/postgres.sh"),
         variables: &[("SERVER_LOCALE", "--locale=C.UTF-8 --locale-provider=icu --icu-locale=en-US")],
         probe: POSTGRES_PROBE,
@@ -179,6 +201,7 @@ servers! {
         official: None,
         suite: "trixie",
         packages: &["pgbouncer", "postgresql-client-17"],
+        program: None,
         script: include_str!("../scripts/pgbouncer.sh"),
         variables: &[],
         probe: POSTGRES_PROBE,
@@ -201,6 +224,7 @@ servers! {
         official: Some("redis:8"),
         suite: "trixie",
         packages: &["redis-server"],
+        program: None,
         script: include_str!("../scripts/redis.sh"),
         variables: &[("SERVER_PROGRAM", "redis-server")],
         probe: "redis-cli ping | grep PONG",
@@ -223,6 +247,7 @@ servers! {
         official: Some("redis:8"),
         suite: "trixie",
         packages: &["redis-server"],
+        program: None,
         script: include_str!("../scripts/redis.sh"),
         variables: &[
             ("SERVER_PROGRAM", "redis-server"),
@@ -248,6 +273,7 @@ servers! {
         official: Some("valkey/valkey:8"),
         suite: "trixie",
         packages: &["valkey-server"],
+        program: None,
         script: include_str!("../scripts/redis.sh"),
         variables: &[("SERVER_PROGRAM", "valkey-server")],
         probe: "valkey-cli ping | grep PONG",
@@ -270,6 +296,7 @@ servers! {
         official: Some("redis:8"),
         suite: "trixie",
         packages: &["redis-server"],
+        program: None,
         script: include_str!("../scripts/redis-cluster.sh"),
         variables: &[],
         // Every node serves every slot, and each primary has its replica.
@@ -296,6 +323,7 @@ servers! {
         official: Some("redis:8"),
         suite: "trixie",
         packages: &["redis-server"],
+        program: None,
         script: include_str!("../scripts/redis-sentinel.sh"),
         variables: &[],
         // Each sentinel knows the two others and a replica that has the primary's data.
@@ -314,6 +342,74 @@ servers! {
         before: None,
         certificates: None,
         group: Some(Group { ports: 5, contacts: 3, path: "/checkpoint/0" }),
+    };
+
+    /// MongoDB 8. The stand-in is FerretDB 1.24, which Debian does not have, with SQLite inside.
+    MONGO = Server {
+        name: "mongo",
+        family: "mongo",
+        variable: "CHECKPOINT_TEST_MONGO_URL",
+        official: Some("mongo:8"),
+        suite: "trixie",
+        packages: &[],
+        program: Some(Program {
+            compiler: "go",
+            needs: "Go 1.24 or newer",
+            source: &[
+                ("main.go", include_str!("../ferretdb/main.go")),
+                ("go.mod", include_str!("../ferretdb/go.mod")),
+                ("go.sum", include_str!("../ferretdb/go.sum")),
+            ],
+            // Without a C library of this machine.
+            build: "CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags '-s -w' -o \"$OUT/ferretdb\" .",
+        }),
+        script: include_str!("../scripts/mongo.sh"),
+        variables: &[],
+        probe: LISTENS,
+        stop_signal: "TERM",
+        port: 27_017,
+        host_port: 26_017,
+        network: Network::Published,
+        scheme: "mongodb",
+        account: None,
+        before: None,
+        certificates: None,
+        group: None,
+    };
+
+    /// Another server with MongoDB's protocol: mongo-java-server 1.47, in memory.
+    MONGO_JAVA = Server {
+        name: "mongo-java",
+        family: "mongo",
+        variable: "CHECKPOINT_TEST_MONGO_JAVA_URL",
+        official: None,
+        suite: "bookworm",
+        packages: &["openjdk-17-jre-headless"],
+        program: Some(Program {
+            compiler: "mvn",
+            needs: "Maven with Java 17 or newer",
+            source: &[
+                ("pom.xml", include_str!("../mongo-java/pom.xml")),
+                (
+                    "src/main/java/MongoJava.java",
+                    include_str!("../mongo-java/src/main/java/MongoJava.java"),
+                ),
+            ],
+            build: "mvn --quiet --batch-mode compile dependency:copy-dependencies -DoutputDirectory=\"$OUT\" \
+                && cp -r target/classes/. \"$OUT\"",
+        }),
+        script: include_str!("../scripts/mongo-java.sh"),
+        variables: &[],
+        probe: LISTENS,
+        stop_signal: "TERM",
+        port: 27_017,
+        host_port: 26_018,
+        network: Network::Published,
+        scheme: "mongodb",
+        account: None,
+        before: None,
+        certificates: None,
+        group: None,
     };
 }
 
@@ -369,7 +465,30 @@ impl Server {
     /// The name of the image from Debian's packages. It changes with the image's contents. Its registry is this machine, so
     /// that no foreign image can be pulled under that name.
     pub fn stand_in(&self) -> String {
-        format!("localhost/checkpoint-servers-{}:{}", self.suite, hash(&dockerfile(self.suite)))
+        let dockerfile = self.dockerfile();
+        match self.program {
+            Some(program) => {
+                let contents = format!("{dockerfile}\0{}\0{:?}", program.build, program.source);
+                format!("localhost/checkpoint-servers-{}:{}", self.name, hash(&contents))
+            }
+            None => format!("localhost/checkpoint-servers-{}:{}", self.suite, hash(&dockerfile)),
+        }
+    }
+
+    /// The Dockerfile of the image from Debian's packages. `BASE` is an image of the bare release; `host-apt.conf` in the
+    /// build's folder has the host's settings for reaching Debian's packages, and `program` what was built.
+    ///
+    /// A release has one image for all of its servers without a program of their own.
+    pub fn dockerfile(&self) -> String {
+        if self.program.is_none() {
+            let of_release = |server: &&&Self| server.suite == self.suite && server.program.is_none();
+            return dockerfile(ALL.iter().filter(of_release).flat_map(|server| server.packages));
+        }
+        let program = "COPY program /opt/checkpoint\n";
+        if self.packages.is_empty() {
+            return format!("ARG BASE\nFROM $BASE\n{program}");
+        }
+        dockerfile(self.packages) + program
     }
 
     /// The script that the container runs. On the host's network the server listens on loopback only.
@@ -389,15 +508,9 @@ impl Server {
     }
 }
 
-/// The Dockerfile of a release's image, which contains every server of that release. `BASE` is an image of the bare
-/// release; `host-apt.conf` in the build's folder has the host's settings for reaching Debian's packages.
-pub fn dockerfile(suite: &str) -> String {
-    let mut packages: Vec<_> = ALL
-        .iter()
-        .filter(|server| server.suite == suite)
-        .flat_map(|server| server.packages)
-        .copied()
-        .collect();
+/// A Dockerfile that installs packages.
+fn dockerfile<'a>(packages: impl IntoIterator<Item = &'a &'static str>) -> String {
+    let mut packages: Vec<_> = packages.into_iter().copied().collect();
     packages.sort_unstable();
     packages.dedup();
     let packages = packages.join(" ");
@@ -484,15 +597,26 @@ mod tests {
     }
 
     #[test]
-    fn the_dockerfile_has_only_the_packages_of_its_release() {
-        let text = dockerfile("trixie");
+    fn the_dockerfile_of_a_release_has_only_its_packages() {
+        let text = POSTGRES.dockerfile();
         for server in ALL {
             for package in server.packages {
-                assert_eq!(text.contains(package), server.suite == "trixie", "{package}");
+                let belongs = server.suite == "trixie" && server.program.is_none();
+                assert_eq!(text.contains(package), belongs, "{package}");
             }
         }
         assert_ne!(POSTGRES.stand_in(), POSTGRES_15.stand_in());
         assert_eq!(POSTGRES.stand_in(), PGBOUNCER.stand_in());
+    }
+
+    #[test]
+    fn a_server_with_a_program_has_an_image_of_its_own() {
+        for server in ALL.iter().filter(|server| server.program.is_some()) {
+            let text = server.dockerfile();
+            assert!(text.ends_with("COPY program /opt/checkpoint\n"), "{text}");
+            assert!(server.packages.iter().all(|package| text.contains(package)), "{text}");
+            assert!(ALL.iter().filter(|other| other.stand_in() == server.stand_in()).count() == 1);
+        }
     }
 
     #[test]

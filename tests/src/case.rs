@@ -118,6 +118,13 @@ impl Suite for Savers {
         plain: Saver,
         cipher: &Self::Setting,
     ) -> checkpoint_core::Result<Ctx> {
+        let (target, plain) = match target.for_case().await? {
+            Some(own) => {
+                let plain = Self::connect(&*own).await?;
+                (own, plain)
+            }
+            None => (target, plain),
+        };
         let saver = match cipher {
             Some(cipher) => target.open(OpenOptions::with_cipher(cipher()?)).await?,
             None => plain.clone(),

@@ -93,10 +93,14 @@ pub enum Call {
     PutWrites,
     /// A `put_writes` with options.
     PutWritesConditional,
-    /// An `acquire_lease`, `renew_lease` or `release_lease`.
+    /// An `acquire_lease` of a thread that nobody has leased.
+    AcquireLease,
+    /// A `renew_lease` or `release_lease`.
     Lease,
     /// A `get_tuple`, with or without a checkpoint id.
     GetTuple,
+    /// A `get_tuple` of a thread that is not stored.
+    GetNothing,
     /// A listing of a namespace that has this many checkpoints.
     List {
         /// How many.
@@ -204,6 +208,18 @@ pub trait Target: Debug + Send + Sync + 'static {
     /// A dropped call may leave an empty database.
     async fn fresh(&self) -> Result<Arc<dyn Target>> {
         Err(Error::unsupported("target", "fresh"))
+    }
+
+    /// A database for one case alone, or `None` if all cases share this one. It is removed when the returned target is
+    /// dropped. For servers whose calls take longer the more others have stored.
+    ///
+    /// # Errors
+    /// Any error of the server.
+    ///
+    /// # Cancellation
+    /// A dropped call may leave an empty database.
+    async fn for_case(&self) -> Result<Option<Arc<dyn Target>>> {
+        Ok(None)
     }
 
     /// Reads all bytes that the database has stored.

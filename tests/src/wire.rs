@@ -42,6 +42,12 @@ pub trait Protocol: Debug + Send + 'static {
 
     /// Receives the next bytes of the server. Returns the number of responses that they complete.
     fn answered(&mut self, bytes: &[u8]) -> usize;
+
+    /// Whether a driver sends the requests of one round trip on several connections, because one connection takes a request
+    /// only after it has answered the one before.
+    fn spans_connections(&self) -> bool {
+        false
+    }
 }
 
 /// The requests of a client.
@@ -82,6 +88,8 @@ pub struct Proxy {
 struct Shared {
     traffic: Mutex<Traffic>,
     quiet: Mutex<Duration>,
+    /// Of all connections: the requests without an answer, and when the last one was sent.
+    together: Mutex<(usize, Option<Instant>)>,
 }
 
 /// One connection.
@@ -181,14 +189,24 @@ impl Connection {
         let mut state = lock(&self.state);
         state.last_sent = Instant::now();
         let sent = state.protocol.sent(bytes);
+        let mut together = lock(&self.shared.together);
+        let unanswered = if state.protocol.spans_connections() { together.0 } else { state.unanswered };
         let mut traffic = lock(&self.shared.traffic);
-        if sent.requests > 0 && state.unanswered == 0 {
+        if sent.requests > 0 && unanswered == 0 {
             traffic.round_trips += 1;
         }
         state.unanswered += sent.requests;
+        together.0 += sent.requests;
+        together.1 = Some(state.last_sent);
         for statement in sent.statements {
             *traffic.statements.entry(statement).or_default() += 1;
         }
+    }
+
+    fn since_last_request(&self) -> Duration {
+        let state = lock(&self.state);
+        let last = lock(&self.shared.together).1.filter(|_| state.protocol.spans_connections());
+        last.unwrap_or(state.last_sent).elapsed()
     }
 
     async fn answers(&self, mut server: OwnedReadHalf, mut client: OwnedWriteHalf) -> io::Result<()> {
@@ -201,7 +219,7 @@ impl Connection {
             }
             let quiet = *lock(&self.shared.quiet);
             loop {
-                let since = lock(&self.state).last_sent.elapsed();
+                let since = self.since_last_request();
                 let Some(rest) = quiet.checked_sub(since).filter(|rest| !rest.is_zero()) else { break };
                 tokio::time::sleep(rest).await;
             }
@@ -210,6 +228,8 @@ impl Connection {
                 let mut state = lock(&self.state);
                 let answered = state.protocol.answered(bytes);
                 state.unanswered = state.unanswered.saturating_sub(answered);
+                let mut together = lock(&self.shared.together);
+                together.0 = together.0.saturating_sub(answered);
             }
             client.write_all(bytes).await?;
         }

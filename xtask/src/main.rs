@@ -91,6 +91,15 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Benchmarks the MongoDB saver against the round trip of a ping, on the server of a URL. It makes a collection of its own
+    /// and drops it. There is no server to start: on the tests' stand-ins, speed says nothing.
+    BenchMongo {
+        /// `mongodb://HOST/DATABASE`.
+        url: String,
+        /// Passed to the driver: `--rounds`, `--seconds`, `--tasks`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Benchmarks the PostgreSQL store as the PostgreSQL saver.
     BenchStore {
         /// Passed to `benches/python/compare_postgres.py`.
@@ -182,6 +191,11 @@ fn chore(chore: Chore) -> Result<()> {
                 driver
             };
             run::run(driver.args(arguments))
+        }
+        Chore::BenchMongo { url, arguments } => {
+            let build = ["build", "--release", "--locked", "-p", "checkpoint-benches", "--bin", "mongo"];
+            run::run(cargo().args(build))?;
+            run::run(Command::new(target().join("release/mongo")).arg(url).args(arguments))
         }
         Chore::BenchStore { arguments } => {
             let mut compare = compare("compare_postgres.py")?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use checkpoint_servers::{PGBOUNCER, POSTGRES, POSTGRES_15, REDIS, REDIS_CLUSTER, VALKEY};
+use checkpoint_servers::{MONGO, MONGO_JAVA, PGBOUNCER, POSTGRES, POSTGRES_15, REDIS, REDIS_CLUSTER, VALKEY};
 use serde_json::Value as Json;
 
 use crate::run::{Result, cargo, output, run};
@@ -55,7 +55,8 @@ impl Environments {
             // Errors are sent from one thread to another.
             let pythons = move || if quick { python::set_up_newest() } else { python::set_up() };
             let pythons = scope.spawn(move || pythons().map_err(|error| error.to_string()));
-            let wanted = [&POSTGRES, &POSTGRES_15, &PGBOUNCER, &REDIS, &VALKEY, &REDIS_CLUSTER];
+            let wanted =
+                [&POSTGRES, &POSTGRES_15, &PGBOUNCER, &REDIS, &VALKEY, &REDIS_CLUSTER, &MONGO, &MONGO_JAVA];
             let servers = scope.spawn(move || servers::up(&wanted).map_err(|error| error.to_string()));
             let made = build()?;
             let failed = "setting up the tests failed";
@@ -63,8 +64,8 @@ impl Environments {
             let mut variables = servers.join().map_err(|_| failed)??;
             // With only the newest generation, the tests of the others are ignored.
             let required = match pythons.as_slice() {
-                [newest] => format!("python-{},postgres,redis", newest.generation),
-                _ => "python,postgres,redis".to_owned(),
+                [newest] => format!("python-{},postgres,redis,mongo", newest.generation),
+                _ => "python,postgres,redis,mongo".to_owned(),
             };
             variables.push((REQUIRE, required));
             Ok((Self { pythons, variables }, made))

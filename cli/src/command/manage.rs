@@ -44,7 +44,11 @@ pub(crate) async fn check(saver: &Saver, json: bool) -> Result<()> {
 
 fn ready(saver: &Saver, json: bool) -> Result<()> {
     let backend = saver.backend();
-    let what = if backend == "redis" { "The key prefix is ready." } else { "The tables are ready." };
+    let what = match backend {
+        "mongo" => "The collection is ready.",
+        "redis" => "The key prefix is ready.",
+        _ => "The tables are ready.",
+    };
     done(json, &json!({ "backend": backend, "ready": true }), what)
 }
 

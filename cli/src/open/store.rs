@@ -62,6 +62,7 @@ fn with_store(url: &str) -> Result<&str> {
     match Backend::of(url)? {
         Backend::Postgres(conn_string) => Ok(conn_string),
         Backend::Sqlite(_) => Err(without_store("sqlite:")),
+        Backend::Mongo(_) => Err(without_store("mongodb:")),
         Backend::Redis(_) => Err(without_store("redis:")),
     }
 }

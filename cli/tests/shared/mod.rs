@@ -9,9 +9,11 @@ use std::process::{Command, Output, Stdio};
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, Str, Value,
 };
-use checkpoint_sqlite::SqliteSaver;
+use checkpoint_sqlite::{SqliteSaver, Synchronous};
 use rusqlite::types::Value as SqlValue;
 use serde_json::Value as Json;
+
+pub(crate) mod everywhere;
 
 /// Lists functions as tests, by name. They start processes, so none of them is async.
 macro_rules! blocking {
@@ -204,4 +206,40 @@ pub(crate) async fn fill(saver: &SqliteSaver, threads: &[&str], steps: i64, byte
             ids.push(checkpoint.id);
         }
     }
+}
+
+/// A file of SQLite, set up.
+pub(crate) fn file(directory: &Path, name: &str) -> PathBuf {
+    let path = directory.join(name);
+    let saver = SqliteSaver::builder(&path).synchronous(Synchronous::Normal).build().unwrap();
+    block_on(saver.setup()).unwrap();
+    path
+}
+
+/// A file with threads.
+pub(crate) fn filled(directory: &Path, threads: &[&str], steps: i64, bytes: usize) -> PathBuf {
+    let path = file(directory, "source.sqlite");
+    let saver = SqliteSaver::builder(&path).synchronous(Synchronous::Normal).build().unwrap();
+    block_on(fill(&saver, threads, steps, bytes));
+    path
+}
+
+pub(crate) fn sqlite(path: &Path) -> String {
+    format!("sqlite:{}", path.display())
+}
+
+pub(crate) fn copy(from: &str, to: &str, arguments: &[&str]) -> Command {
+    // By the environment, since other users can see arguments with a password.
+    let mut copy = ckpt();
+    copy.env("CKPT_FROM", from).env("CKPT_TO", to).args(["copy", "--json"]).args(arguments);
+    copy
+}
+
+/// Copies, and returns what was counted.
+pub(crate) fn counts(from: &str, to: &str, arguments: &[&str]) -> Json {
+    serde_json::from_str(&text(&copy(from, to, arguments).output().unwrap())).unwrap()
+}
+
+pub(crate) fn run(url: &str, arguments: &[&str]) -> Output {
+    ckpt().env("CKPT_URL", url).args(arguments).output().unwrap()
 }

@@ -53,13 +53,13 @@ async fn put(ctx: Ctx) -> Done {
     let counted = counted(&ctx).await?;
     for values in [0, 1, 3, 20] {
         let mut rounds = rounds(&counted, Call::Put);
-        let thread_id = ctx.thread();
         while rounds.go_on()? {
+            let thread_id = ctx.thread();
             let mut made = checkpoint(&[("text", "x".into())]);
             for value in 0..values {
                 made = made.with_channel(format!("channel-{value}"), encode(&numbers(&[value]))?, 1);
             }
-            rounds.call(store(&counted.handle, &CheckpointConfig::new(thread_id.clone()), &made)).await?;
+            rounds.call(store(&counted.handle, &CheckpointConfig::new(thread_id), &made)).await?;
         }
     }
     Ok(())
@@ -161,7 +161,7 @@ async fn put_writes_with_conditions(ctx: Ctx) -> Done {
 
 async fn leases(ctx: Ctx) -> Done {
     let counted = counted(&ctx).await?;
-    let mut acquire = rounds(&counted, Call::Lease);
+    let mut acquire = rounds(&counted, Call::AcquireLease);
     while acquire.go_on()? {
         acquire.call(counted.handle.acquire_lease(&ctx.thread(), TTL)).await?;
     }
@@ -199,12 +199,12 @@ async fn get_tuple(ctx: Ctx) -> Done {
     let stored = step.put(ctx.saver()).await?;
     write(ctx.saver(), &stored, "task", &[("ch", 1.into())]).await?;
     let absent = CheckpointConfig::new(ctx.thread());
-    for (config, id) in [
-        (stored.clone(), Some(id_of(&stored))),
-        (stored.clone().latest(), Some(id_of(&stored))),
-        (absent, None),
+    for (config, id, call) in [
+        (stored.clone(), Some(id_of(&stored)), Call::GetTuple),
+        (stored.clone().latest(), Some(id_of(&stored)), Call::GetTuple),
+        (absent, None, Call::GetNothing),
     ] {
-        let mut rounds = rounds(&counted, Call::GetTuple);
+        let mut rounds = rounds(&counted, call);
         while rounds.go_on()? {
             let found = rounds.call(counted.handle.get_tuple(&config)).await?;
             ensure_eq!(found.map(|tuple| tuple.checkpoint.id), id, "id");

@@ -107,8 +107,10 @@ fn cost(call: Call) -> Cost {
         | Call::PutConditional
         | Call::PutWrites
         | Call::PutWritesConditional
+        | Call::AcquireLease
         | Call::Lease
         | Call::GetTuple
+        | Call::GetNothing
         | Call::Ping
         | Call::CheckSchema => return Cost::new(1, 1),
         Call::PutOrphaned => return Cost::new(2, 2),

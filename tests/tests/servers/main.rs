@@ -4,10 +4,13 @@
 
 #[path = "../shared"]
 mod shared {
+    pub(crate) mod mongo;
     pub(crate) mod redis;
     pub(crate) mod server;
     pub(crate) mod trials;
 }
+
+mod mongo;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -155,5 +158,19 @@ fn main() -> ExitCode {
             missing.map_or(Ok(Completion::Completed), |missing| missing.end())
         }));
     }
+    for server in mongo::LASTING {
+        let name = format!("comes_back::{}", server.name);
+        trials.push(Trial::ignorable_test(name, move || {
+            let mut missing = None;
+            in_runtime(async {
+                match Private::new(server).await {
+                    Ok(server) => mongo::comes_back(server).await,
+                    Err(reason) => missing = Some(reason),
+                }
+            });
+            missing.map_or(Ok(Completion::Completed), |missing| missing.end())
+        }));
+    }
+    trials.extend(mongo::trials());
     with_servers(|| libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
 }

@@ -290,8 +290,10 @@ fn cost(call: Call) -> Cost {
         | Call::PutOntoParent
         | Call::PutWrites
         | Call::PutWritesConditional
+        | Call::AcquireLease
         | Call::Lease
         | Call::GetTuple
+        | Call::GetNothing
         | Call::Ping
         | Call::CheckSchema => each(1),
         Call::PutOrphaned => Cost::new(2, 4),

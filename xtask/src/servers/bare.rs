@@ -29,7 +29,7 @@ pub(crate) fn in_bare_python(wheels: &Path, package: &str, script: &str) -> Resu
     let folder = super::folder()?;
     docker::ensure(&folder)?;
     if !exists(IMAGE) {
-        Images::default().build_from(DOCKERFILE, SUITE, IMAGE, &folder)?;
+        Images::default().build_from(DOCKERFILE, SUITE, IMAGE, None, &folder)?;
     }
     let shell = format!(
         "python3 -m venv /venv && /venv/bin/pip install --quiet --no-index --find-links /wheels {package} \

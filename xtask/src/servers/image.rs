@@ -7,11 +7,11 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use checkpoint_servers::{Server, dockerfile};
+use checkpoint_servers::{Program, Server};
 
 use super::docker::{docker, output, tail};
 use crate::apt;
-use crate::run::{Result, succeeds};
+use crate::run::{Result, run, succeeds};
 
 /// The timeout for the first response of a registry. Without a registry, the pull usually fails immediately.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -30,27 +30,35 @@ impl Images {
     /// Ensures that each server has an image, and returns their names in the same order.
     pub(super) fn ensure(&self, servers: &[&'static Server], folder: &Path) -> Result<Vec<String>> {
         let mut found = Vec::new();
-        let mut suites = Vec::new();
+        let mut missing: Vec<&Server> = Vec::new();
         for server in servers {
             let image = match local(server) {
                 Some(image) => image,
                 None => match server.official {
                     Some(official) if self.pull(official) => official.to_owned(),
                     _ => {
-                        if !suites.iter().any(|(suite, _)| *suite == server.suite) {
-                            suites.push((server.suite, server.stand_in()));
+                        let image = server.stand_in();
+                        if !found.contains(&image) {
+                            missing.push(server);
                         }
-                        server.stand_in()
+                        image
                     }
                 },
             };
             found.push(image);
         }
+        // Those of one release one after the other: they have the same base.
+        missing.sort_by_key(|server| server.suite);
         std::thread::scope(|scope| {
-            let builds: Vec<_> = suites
-                .iter()
-                .map(|(suite, image)| {
-                    scope.spawn(move || self.build(suite, image, folder).map_err(|error| error.to_string()))
+            let builds: Vec<_> = missing
+                .chunk_by(|server, next| server.suite == next.suite)
+                .map(|servers| {
+                    let mut servers = servers.iter();
+                    scope.spawn(move || {
+                        servers
+                            .try_for_each(|server| self.build(server, folder))
+                            .map_err(|error| error.to_string())
+                    })
                 })
                 .collect();
             builds.into_iter().try_for_each(|build| {
@@ -79,18 +87,29 @@ impl Images {
         }
     }
 
-    /// Builds a release's image.
-    fn build(&self, suite: &str, image: &str, folder: &Path) -> Result<()> {
-        self.build_from(&dockerfile(suite), suite, image, folder)
+    /// Builds the image of a server from Debian's packages.
+    fn build(&self, server: &Server, folder: &Path) -> Result<()> {
+        let (dockerfile, image) = (server.dockerfile(), server.stand_in());
+        self.build_from(&dockerfile, server.suite, &image, server.program.as_ref(), folder)
     }
 
-    /// Builds an image on top of a bare release. The Dockerfile's context is that of `dockerfile`.
-    pub(super) fn build_from(&self, dockerfile: &str, suite: &str, image: &str, folder: &Path) -> Result<()> {
+    /// Builds an image on top of a bare release. The Dockerfile's context is that of [`Server::dockerfile`].
+    pub(super) fn build_from(
+        &self,
+        dockerfile: &str,
+        suite: &str,
+        image: &str,
+        program: Option<&Program>,
+        folder: &Path,
+    ) -> Result<()> {
         let base = self.base(suite, folder)?;
         eprintln!("xtask: building {image}");
         let context = Folder::new(folder.join(format!("image-{suite}")))?;
         write(&context.0.join("Dockerfile"), dockerfile)?;
         write(&context.0.join("host-apt.conf"), &apt::acquire_options())?;
+        if let Some(program) = program {
+            compile(program, &context.0.join("program"), folder)?;
+        }
         let mut build = docker(["build", "--quiet", "--force-rm", "--network", "host", "--tag", image]);
         build.args(["--build-arg", &format!("BASE={base}")]);
         for proxy in ["http_proxy", "https_proxy", "no_proxy"] {
@@ -116,6 +135,28 @@ impl Images {
         bootstrap(suite, &ours, folder)?;
         Ok(ours)
     }
+}
+
+/// Builds a program, into a folder.
+fn compile(program: &Program, out: &Path, folder: &Path) -> Result<()> {
+    let Program { compiler, needs, .. } = program;
+    if !succeeds(Command::new("sh").args(["-c", &format!("command -v {compiler}")]).stdin(Stdio::null())) {
+        return Err(format!(
+            "no registry has the image, and {compiler} is missing, which builds a server in its place: install {needs}"
+        )
+        .into());
+    }
+    let source = Folder::new(folder.join(format!("source-{compiler}")))?;
+    make(out)?;
+    for (path, content) in program.source {
+        let path = source.0.join(path);
+        path.parent().map_or(Ok(()), make)?;
+        write(&path, content)?;
+    }
+    // Standard output is reserved for the task's result.
+    let build = format!("{{ {}; }} >&2", program.build);
+    run(Command::new("sh").args(["-c", &build]).current_dir(&source.0).env("OUT", out))
+        .map_err(|error| format!("building it takes {needs}: {error}").into())
 }
 
 /// The local image of a server, if there is one.
@@ -223,8 +264,7 @@ impl Folder {
             std::fs::remove_dir_all(&path)
                 .map_err(|error| format!("{} cannot be removed: {error}", path.display()))?;
         }
-        std::fs::create_dir_all(&path)
-            .map_err(|error| format!("{} cannot be made: {error}", path.display()))?;
+        make(&path)?;
         Ok(Self(path))
     }
 }
@@ -234,6 +274,11 @@ impl Drop for Folder {
         // If this fails, the next run removes it.
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+fn make(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)
+        .map_err(|error| format!("{} cannot be made: {error}", folder.display()).into())
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
