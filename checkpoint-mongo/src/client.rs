@@ -250,18 +250,18 @@ impl Mongo {
         match self.write(&command).await {
             Err(error) if error.kind() == ErrorKind::Backend => {
                 // Some servers put all ids into one statement of their own database, which has limits.
-                let mut deleted = 0;
+                let mut count = 0;
                 for filter in filters {
-                    deleted += self.delete_in_pages(filter).await?;
+                    count += self.delete_in_pages(filter).await?;
                 }
-                Ok(deleted)
+                Ok(count)
             }
             done => done,
         }
     }
 
     async fn delete_in_pages(&self, filter: Document) -> Result<u64> {
-        let mut deleted = 0;
+        let mut count = 0;
         loop {
             let limit = usize::try_from(DELETED_AT_A_TIME).unwrap_or_default();
             let projection = Some(doc! { "_id": 1 });
@@ -269,14 +269,14 @@ impl Mongo {
                 self.find(Find { filter: filter.clone(), projection, limit, ..Find::default() }).await?;
             let ids: Vec<Bson> = found.into_iter().filter_map(|mut found| found.remove("_id")).collect();
             if ids.is_empty() {
-                return Ok(deleted);
+                return Ok(count);
             }
             let is_last = ids.len() < limit;
             let q = doc! { "_id": { "$in": ids } };
             let command = doc! { "delete": &self.target.collection, "deletes": [{ "q": q, "limit": 0 }], "ordered": true };
-            deleted += self.write(&command).await?;
+            count += self.write(&command).await?;
             if is_last {
-                return Ok(deleted);
+                return Ok(count);
             }
         }
     }
@@ -344,7 +344,11 @@ impl Mongo {
     }
 
     /// A filter for several documents: of one thread, or of several.
-    pub(crate) fn by_ids<'t>(&self, thread_id: impl Into<Option<&'t str>>, ids: impl IntoIterator<Item = String>) -> Document {
+    pub(crate) fn by_ids<'t>(
+        &self,
+        thread_id: impl Into<Option<&'t str>>,
+        ids: impl IntoIterator<Item = String>,
+    ) -> Document {
         let ids: Vec<Bson> = ids.into_iter().map(Bson::String).collect();
         self.of_any(thread_id, doc! { "_id": { "$in": ids } })
     }

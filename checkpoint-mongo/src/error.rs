@@ -88,14 +88,13 @@ fn describe(error: &DriverError) -> Description {
                 (Unavailable, UNREACHABLE, false)
             }
         }
-        Driver::IncompatibleServer { .. } => (Unsupported, TOO_OLD, false),
+        Driver::IncompatibleServer { .. } | Driver::SessionsNotSupported => (Unsupported, TOO_OLD, false),
         Driver::Shutdown => (Unavailable, "the saver was closed", false),
         Driver::InvalidResponse { .. } | Driver::Bson(_) => (
             Backend,
             "the server's response was not understood; check that it speaks MongoDB's protocol",
             false,
         ),
-        Driver::SessionsNotSupported => (Unsupported, TOO_OLD, false),
         _ if error.contains_label("RetryableWriteError") => (Timeout, SLOW, true),
         _ => (Backend, "the driver refused the call", false),
     }

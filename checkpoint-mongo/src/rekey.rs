@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
-use checkpoint_core::backend::segments::{Address, MANIFEST};
+use checkpoint_core::backend::segments::{Address, Addresses, MANIFEST};
 use checkpoint_core::backend::{AssociatedData, CheckpointKey, Rekeying, STEP_KEY, ValueCodec};
 use checkpoint_core::{Error, RekeyOptions, RekeyReport, Result, SealedBy, Str, TypedBytes};
 use mongodb::bson::{Bson, Document, doc};
@@ -63,7 +63,7 @@ async fn collect_segments(shared: &Shared, thread_id: &str, segments: &HashSet<A
     let mut dead = segments.clone();
     for mut value in shared.mongo.find(find).await? {
         if let Some(Bson::Binary(binary)) = value.remove("a") {
-            let addresses = checkpoint_core::backend::segments::Addresses::new(binary.bytes)?;
+            let addresses = Addresses::new(binary.bytes)?;
             for address in addresses.iter() {
                 dead.remove(&address);
             }
@@ -320,7 +320,7 @@ impl<'a> Run<'a> {
             }
             (row::value(&split.value)?, split.addresses)
         } else {
-            (row::value(&resealed)?, Default::default())
+            (row::value(&resealed)?, Addresses::default())
         };
         let field =
             load::store(self.shared, &self.keys, self.thread_id, &record.into(), CHUNK, &mut documents);

@@ -24,8 +24,7 @@ const TOKIO: &str = "A Tokio 1.x context was found, but ";
 /// # Errors
 /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) outside of a tokio runtime.
 pub(crate) fn current() -> Result<Handle> {
-    Handle::try_current()
-        .map_err(|error| Error::invalid_config(NO_RUNTIME).with_source(error))
+    Handle::try_current().map_err(|error| Error::invalid_config(NO_RUNTIME).with_source(error))
 }
 
 /// Checks that the runtime has the drivers that the driver's background tasks need.
