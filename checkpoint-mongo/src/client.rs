@@ -24,6 +24,9 @@ use crate::runtime;
 /// How many runtimes a saver has clients for.
 const RUNTIMES: usize = 8;
 
+/// How many documents of any length fit into one response.
+const FEW: u32 = 5;
+
 /// How many documents are deleted at a time where a range cannot be deleted at once.
 const DELETED_AT_A_TIME: i64 = 5000;
 
@@ -156,6 +159,16 @@ impl Mongo {
 
     /// Reads documents.
     pub(crate) async fn find(&self, find: Find) -> Result<Vec<Document>> {
+        let found = match self.find_in(&find, None).await {
+            // Some servers put more into one response than the protocol allows.
+            Err(error) if error::is_not_understood(&error) => self.find_in(&find, Some(FEW)).await?,
+            found => found?,
+        };
+        telemetry::bytes_read(SYSTEM, found.iter().map(bytes_of).sum());
+        Ok(found)
+    }
+
+    async fn find_in(&self, find: &Find, batch_size: Option<u32>) -> Result<Vec<Document>> {
         let of = self.collection();
         let act = |database: Database| {
             let (all, find) = (of(&database), find.clone());
@@ -168,12 +181,13 @@ impl Mongo {
                 if let Some(limit) = i64::try_from(find.limit).ok().filter(|limit| *limit > 0) {
                     action = action.limit(limit);
                 }
+                if let Some(batch_size) = batch_size {
+                    action = action.batch_size(batch_size);
+                }
                 action.await?.try_collect::<Vec<_>>().await
             }
         };
-        let found = self.request(act).await?;
-        telemetry::bytes_read(SYSTEM, found.iter().map(bytes_of).sum());
-        Ok(found)
+        self.request(act).await
     }
 
     /// Reads one document by its `_id`. The filter has nothing else, because some servers find a document in no other way

@@ -12,7 +12,7 @@ use checkpoint_core::{Error, RekeyOptions, RekeyReport, Result, SealedBy, Str, T
 use mongodb::bson::{Bson, Document, doc};
 
 use crate::client::Find;
-use crate::copy::page_of_writes;
+use crate::copy::{next_page, page_of_writes};
 use crate::keys::{self, ThreadKeys, kind};
 use crate::list::all_rows;
 use crate::load::{self, Assembler, CHUNK, HALF_CHUNK, Loaded, Row, Wanted, WriteRow, binary};
@@ -111,11 +111,12 @@ impl Counts {
         let mut range = keys.all(kind::WRITE);
         loop {
             let writes = page_of_writes(shared, thread_id, &range).await?;
-            let Some(last) = writes.last() else { break };
-            range = range.after(&last.id);
+            let next = next_page(&range, &writes);
             for record in writes.iter().filter_map(|write| write.record.bytes().ok()) {
                 counts.add(&StoredWrite::read(record)?.value);
             }
+            let Some(next) = next else { break };
+            range = next;
         }
         Ok(counts.values)
     }
@@ -345,8 +346,7 @@ impl<'a> Run<'a> {
         let mut range = self.keys.all(kind::WRITE);
         loop {
             let writes = page_of_writes(self.shared, self.thread_id, &range).await?;
-            let Some(last) = writes.last() else { return Ok(is_complete) };
-            range = range.after(&last.id);
+            let next = next_page(&range, &writes);
             for write in &writes {
                 let Some(record) = self.write(write)? else { continue };
                 let mut chunks = Vec::new();
@@ -362,6 +362,8 @@ impl<'a> Run<'a> {
                     is_complete = false;
                 }
             }
+            let Some(next) = next else { return Ok(is_complete) };
+            range = next;
         }
     }
 

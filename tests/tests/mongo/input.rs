@@ -14,9 +14,9 @@ use super::load::{Own, builder, conversation, has_no_garbage, put};
 use crate::shared::mongo::wire::Relay;
 use crate::shared::mongo::{Database, Server, Test, tests};
 
-/// The operators that the crate's page names.
-const OPERATORS: [&str; 12] =
-    ["$all", "$and", "$eq", "$exists", "$gte", "$in", "$lt", "$ne", "$not", "$or", "$set", "$unset"];
+/// The operators that the crate's page names, and the protocol's name of the database.
+const OPERATORS: [&str; 13] =
+    ["$db", "$all", "$and", "$eq", "$exists", "$gte", "$in", "$lt", "$ne", "$not", "$or", "$set", "$unset"];
 
 /// Names of threads, namespaces, tasks and channels.
 fn names() -> Vec<String> {
