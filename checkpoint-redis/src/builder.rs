@@ -240,7 +240,7 @@ impl RedisSaverBuilder {
     /// Checks the options and reads certificates. Opens no connection.
     pub(crate) fn checked(self) -> Result<(Connections, Options)> {
         let mut target = Target::parse(&self.url)?;
-        let key_prefix = self.key_prefix.clone().or(target.key_prefix.take());
+        let key_prefix = self.key_prefix.clone().or_else(|| target.key_prefix.take());
         let key_prefix = key_prefix.unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
         let ttl = self.ttl.or(target.ttl);
         self.check(&key_prefix, ttl)?;
