@@ -344,7 +344,11 @@ impl Mongo {
     }
 
     /// A filter for several documents: of one thread, or of several.
-    pub(crate) fn by_ids<'t>(&self, thread_id: impl Into<Option<&'t str>>, ids: impl IntoIterator<Item = String>) -> Document {
+    pub(crate) fn by_ids<'t>(
+        &self,
+        thread_id: impl Into<Option<&'t str>>,
+        ids: impl IntoIterator<Item = String>,
+    ) -> Document {
         let ids: Vec<Bson> = ids.into_iter().map(Bson::String).collect();
         self.of_any(thread_id, doc! { "_id": { "$in": ids } })
     }

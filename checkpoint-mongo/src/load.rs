@@ -268,7 +268,11 @@ pub(crate) struct Wanted {
 pub(crate) const TUPLE: Wanted = Wanted { writes: true, all_segments: false };
 
 /// Reads documents by their `_id`s: of one thread, or of several.
-pub(crate) async fn by_ids(shared: &Shared, thread_id: Option<&str>, ids: Vec<String>) -> Result<Vec<Document>> {
+pub(crate) async fn by_ids(
+    shared: &Shared,
+    thread_id: Option<&str>,
+    ids: Vec<String>,
+) -> Result<Vec<Document>> {
     let mut found = Vec::new();
     for ids in ids.chunks(IDS) {
         let filter = shared.mongo.by_ids(thread_id, ids.iter().cloned());
@@ -302,7 +306,11 @@ pub(crate) async fn details<'a>(
 }
 
 /// Loads the writes, values and segments of rows: two trips, one more if there are chunks.
-pub(crate) async fn of_threads<'a>(shared: &'a Shared, rows: &mut [Row], wanted: Wanted) -> Result<Threads<'a>> {
+pub(crate) async fn of_threads<'a>(
+    shared: &'a Shared,
+    rows: &mut [Row],
+    wanted: Wanted,
+) -> Result<Threads<'a>> {
     let mut threads: Threads<'a> = HashMap::new();
     for row in rows.iter() {
         let thread_id = row.thread_id.clone();
@@ -318,7 +326,8 @@ pub(crate) async fn of_threads<'a>(shared: &'a Shared, rows: &mut [Row], wanted:
         })
         .collect();
     let ranges: Vec<Range> = if wanted.writes {
-        let writes = |row: &Row| ThreadKeys::new(&row.thread_id).writes(&row.checkpoint_ns, &row.checkpoint_id);
+        let writes =
+            |row: &Row| ThreadKeys::new(&row.thread_id).writes(&row.checkpoint_ns, &row.checkpoint_id);
         rows.iter().map(writes).collect()
     } else {
         Vec::new()
@@ -337,7 +346,8 @@ pub(crate) async fn of_threads<'a>(shared: &'a Shared, rows: &mut [Row], wanted:
     }
     let mut by_checkpoint: HashMap<(Str, Str, Str), Vec<WriteRow>> = HashMap::new();
     for write in writes {
-        let of = (text(&write.head, "t")?, write.name.checkpoint_ns.clone(), write.name.checkpoint_id.clone());
+        let of =
+            (text(&write.head, "t")?, write.name.checkpoint_ns.clone(), write.name.checkpoint_id.clone());
         by_checkpoint.entry(of).or_default().push(write);
     }
     for row in rows.iter_mut() {
@@ -346,7 +356,8 @@ pub(crate) async fn of_threads<'a>(shared: &'a Shared, rows: &mut [Row], wanted:
     }
     segments(shared, only, &mut threads, wanted.all_segments).await?;
     for (thread_id, loaded) in &mut threads {
-        let mut payloads: Vec<&mut Payload> = loaded.values.values_mut().map(|value| &mut value.record).collect();
+        let mut payloads: Vec<&mut Payload> =
+            loaded.values.values_mut().map(|value| &mut value.record).collect();
         for row in rows.iter_mut().filter(|row| row.thread_id == *thread_id) {
             payloads.extend([&mut row.metadata, &mut row.document]);
             payloads.extend(row.writes.iter_mut().map(|write| &mut write.record));
@@ -372,7 +383,9 @@ async fn segments(shared: &Shared, only: Option<&str>, threads: &mut Threads<'_>
     for mut segment in by_ids(shared, only, by_id.keys().cloned().collect()).await? {
         let found = segment.get_str("_id").ok().and_then(|id| by_id.get(id));
         let Some((thread_id, address)) = found else { continue };
-        let Payload::Inline(bytes) = Payload::take(&mut segment, "d")? else { return Err(not_understood("d")) };
+        let Payload::Inline(bytes) = Payload::take(&mut segment, "d")? else {
+            return Err(not_understood("d"));
+        };
         let Some(loaded) = threads.get_mut(thread_id) else { continue };
         loaded.reader.add(*address, row::read_value(&bytes)?);
         if all {

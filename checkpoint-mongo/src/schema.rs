@@ -66,7 +66,8 @@ async fn shard(shared: &Shared) -> Result<()> {
 /// The collation of the collection, if it has one.
 async fn collation(shared: &Shared) -> Result<Option<String>> {
     let options = shared.mongo.collection_options().await?.unwrap_or_default();
-    let collation = options.get_document("collation").ok().and_then(|collation| collation.get_str("locale").ok());
+    let collation =
+        options.get_document("collation").ok().and_then(|collation| collation.get_str("locale").ok());
     Ok(collation.filter(|locale| *locale != "simple").map(str::to_owned))
 }
 

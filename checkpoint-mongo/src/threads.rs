@@ -146,8 +146,7 @@ async fn original(shared: &Shared, id: &str) -> Result<Option<Str>> {
 pub(crate) async fn list_thread_ids(shared: &Shared, after: Option<&str>, count: usize) -> Result<Vec<Str>> {
     shared.ready().await?;
     let of = |kind| threads_of(shared, kind, after, count);
-    let ((mut found, first), (others, second)) =
-        try_join(of(kind::CHECKPOINT), of(kind::WRITE)).await?;
+    let ((mut found, first), (others, second)) = try_join(of(kind::CHECKPOINT), of(kind::WRITE)).await?;
     // Up to where both kinds were read.
     let read_to = first.into_iter().chain(second).min();
     for (thread, id) in others {
@@ -175,8 +174,12 @@ async fn threads_of(
     let mut range = from(kind, after, None);
     let mut found = BTreeMap::new();
     while range.from < range.to {
-        let find =
-            Find { filter: within(&range), projection: Some(only_ids(shared)), limit: IDS, ..Find::default() };
+        let find = Find {
+            filter: within(&range),
+            projection: Some(only_ids(shared)),
+            limit: IDS,
+            ..Find::default()
+        };
         let page = shared.mongo.find(find).await?;
         for id in page.iter().filter_map(live_id) {
             found.entry(thread_of(&id).to_owned()).or_insert(id);

@@ -551,9 +551,8 @@ async fn store_if(
                 None => Ok(false),
             }
         };
-        let checkpoint = async {
-            Ok(options.checkpoint_stored && is_stored(shared, config, checkpoint_id).await?)
-        };
+        let checkpoint =
+            async { Ok(options.checkpoint_stored && is_stored(shared, config, checkpoint_id).await?) };
         let results = async {
             if !options.once {
                 return Ok(false);

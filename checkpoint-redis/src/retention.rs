@@ -12,6 +12,7 @@ use checkpoint_core::{
 
 use crate::connection::Access;
 use crate::keys::{self, ThreadKeys, WriteName, kind};
+use crate::leases;
 use crate::list::AllCheckpoints;
 use crate::load::Row;
 use crate::prune::{self, MEMBERS, Replaced};
@@ -19,7 +20,6 @@ use crate::reply;
 use crate::row::{self, Document, Head, StoredWrite};
 use crate::shared::Shared;
 use crate::write::forget_thread;
-use crate::leases;
 
 /// How often a thread is looked at again in which something was stored meanwhile.
 const ATTEMPTS: usize = 5;
@@ -156,7 +156,8 @@ impl Look {
             let found = self.verdict.namespaces.get(&name.checkpoint_ns);
             found.is_some_and(|found| found.writes.contains_key(&name.checkpoint_id))
         };
-        let lost = self.writes.iter().filter(|(name, _)| is_lost(name)).map(|(_, field)| field.clone()).collect();
+        let lost =
+            self.writes.iter().filter(|(name, _)| is_lost(name)).map(|(_, field)| field.clone()).collect();
         let dropped = |row: &Row| {
             let found = self.verdict.namespaces.get(&row.checkpoint_ns);
             found.is_some_and(|found| found.dropped.contains_key(&row.checkpoint_id))
@@ -203,14 +204,22 @@ impl Look {
             let (ns_found, id) = (found, &name.checkpoint_id);
             ns_found.is_some_and(|found| found.dropped.contains_key(id) || found.writes.contains_key(id))
         };
-        let of_writes: Vec<usize> =
-            self.writes.iter().enumerate().filter(|(_, (name, _))| is_removed(name)).map(|(at, _)| at).collect();
-        fields.extend(of_writes.iter().filter_map(|at| self.writes.get(*at)).map(|(_, field)| field.to_vec()));
+        let of_writes: Vec<usize> = self
+            .writes
+            .iter()
+            .enumerate()
+            .filter(|(_, (name, _))| is_removed(name))
+            .map(|(at, _)| at)
+            .collect();
+        fields
+            .extend(of_writes.iter().filter_map(|at| self.writes.get(*at)).map(|(_, field)| field.to_vec()));
         let dead: Vec<Vec<u8>> = dead.into_iter().collect();
         fields.extend(dead.iter().map(|name| keys::name(kind::BLOB, &[name])));
-        let mut segments: HashSet<Vec<u8>> = prune::addresses(shared, &self.keys, &dead).await?.into_iter().collect();
+        let mut segments: HashSet<Vec<u8>> =
+            prune::addresses(shared, &self.keys, &dead).await?.into_iter().collect();
         if !segments.is_empty() {
-            for address in prune::addresses(shared, &self.keys, &live.into_iter().collect::<Vec<_>>()).await? {
+            for address in prune::addresses(shared, &self.keys, &live.into_iter().collect::<Vec<_>>()).await?
+            {
                 segments.remove(&address);
             }
         }
@@ -297,7 +306,8 @@ async fn waits(
     thread_id: &str,
 ) -> Result<bool> {
     let Some((checkpoint_ns, checkpoint_id)) = thread.newest() else { return Ok(false) };
-    let is_on = |name: &WriteName| name.checkpoint_ns == *checkpoint_ns && name.checkpoint_id == *checkpoint_id;
+    let is_on =
+        |name: &WriteName| name.checkpoint_ns == *checkpoint_ns && name.checkpoint_id == *checkpoint_id;
     let on: Vec<&(WriteName, Bytes)> = writes.iter().filter(|(name, _)| is_on(name)).collect();
     let codec = shared.values().requiring_decryption();
     let key = CheckpointKey::new(thread_id, checkpoint_ns, checkpoint_id);

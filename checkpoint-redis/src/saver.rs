@@ -10,7 +10,8 @@ use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointLayout, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics,
     InlineScalars, Lease, ListQuery, PruneStrategy, PutOptions, PutWritesOptions, RekeyOptions, RekeyReport,
-    Result, RetainOptions, RetainReport, Retention, SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
+    Result, RetainOptions, RetainReport, Retention, SaverCapabilities, Str, ThreadInfo, ThreadQuery,
+    async_trait,
 };
 use futures_util::future::BoxFuture;
 

@@ -172,12 +172,11 @@ fn chore(chore: Chore) -> Result<()> {
             run::run(compare("compare_postgres.py")?.envs(bench_server()?).args(arguments))
         }
         Chore::BenchRedis { wheel, arguments } => {
-            let url = match std::env::var(BENCH_REDIS.variable) {
-                Ok(url) => url,
-                Err(_) => {
-                    servers::up(&[&BENCH_REDIS])?;
-                    BENCH_REDIS.url(BENCH_REDIS.port)
-                }
+            let url = if let Ok(url) = std::env::var(BENCH_REDIS.variable) {
+                url
+            } else {
+                servers::up(&[&BENCH_REDIS])?;
+                BENCH_REDIS.url(BENCH_REDIS.port)
             };
             let mut driver = if wheel {
                 let mut python = Command::new(install_release()?);

@@ -103,13 +103,12 @@ impl Mongo {
 /// What the page of `checkpoint-mongo` says under "What a call costs". Requests of one round trip are on several connections.
 fn cost(call: Call) -> Cost {
     let round_trips = match call {
-        Call::Put | Call::PutWrites | Call::DeleteThread | Call::Ping | Call::CheckSchema => return Cost::new(1, 1),
+        Call::Put | Call::PutWrites | Call::DeleteThread | Call::Ping | Call::CheckSchema => {
+            return Cost::new(1, 1);
+        }
         Call::PutUnchanged | Call::PutOrphaned => return Cost::new(2, 2),
         Call::Lease | Call::GetNothing => 1,
-        Call::PutOntoParent
-        | Call::PutConditional
-        | Call::PutWritesConditional
-        | Call::GetTuple => 2,
+        Call::PutOntoParent | Call::PutConditional | Call::PutWritesConditional | Call::GetTuple => 2,
         Call::AcquireLease => 3,
         Call::PruneDelete { threads } => threads,
         Call::Setup => return Cost::new(1, 2),
