@@ -213,17 +213,13 @@ impl Copy<'_> {
         let mut range = self.keys.all(kind::WRITE);
         loop {
             let page = page_of_writes(self.shared, self.source, &range).await?;
-            let Some(last) = page.last() else { return Ok(()) };
-            let is_last = page.len() < WRITES;
-            range = range.after(&last.id);
             let mut data = Vec::new();
             for write in &page {
                 data.extend(self.write(write)?);
             }
             self.shared.mongo.insert(&data, false).await?;
-            if is_last {
-                return Ok(());
-            }
+            let Some(next) = next_page(&range, &page) else { return Ok(()) };
+            range = next;
         }
     }
 
@@ -251,6 +247,12 @@ impl Copy<'_> {
         data.push(copy);
         Ok(data)
     }
+}
+
+/// The range behind a page, unless that was the last one.
+pub(crate) fn next_page(range: &Range, page: &[WriteRow]) -> Option<Range> {
+    let last = page.last().filter(|_| page.len() == WRITES)?;
+    Some(range.clone().after(&last.id))
 }
 
 /// A page of the writes in a range, with their chunks.

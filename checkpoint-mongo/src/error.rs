@@ -27,6 +27,14 @@ const CONFLICT: &str = "other writers changed the same documents; try again";
 /// Kind, message with the remedy, and whether a retry may succeed.
 pub(crate) type Description = (ErrorKind, &'static str, bool);
 
+const NOT_UNDERSTOOD: &str =
+    "the server's response was not understood; check that it speaks MongoDB's protocol";
+
+/// Whether an error says that a response was not one of the protocol.
+pub(crate) fn is_not_understood(error: &Error) -> bool {
+    error.message() == NOT_UNDERSTOOD
+}
+
 /// The code of an insert whose `_id` is taken.
 pub(crate) const DUPLICATE: i32 = 11000;
 
@@ -93,14 +101,9 @@ fn describe(error: &DriverError) -> Description {
                 (Unavailable, UNREACHABLE, false)
             }
         }
-        Driver::IncompatibleServer { .. } => (Unsupported, TOO_OLD, false),
+        Driver::IncompatibleServer { .. } | Driver::SessionsNotSupported => (Unsupported, TOO_OLD, false),
         Driver::Shutdown => (Unavailable, "the saver was closed", false),
-        Driver::InvalidResponse { .. } | Driver::Bson(_) => (
-            Backend,
-            "the server's response was not understood; check that it speaks MongoDB's protocol",
-            false,
-        ),
-        Driver::SessionsNotSupported => (Unsupported, TOO_OLD, false),
+        Driver::InvalidResponse { .. } | Driver::Bson(_) => (Backend, NOT_UNDERSTOOD, false),
         _ if error.contains_label("RetryableWriteError") => (Timeout, SLOW, true),
         _ => (Backend, "the driver refused the call", false),
     }

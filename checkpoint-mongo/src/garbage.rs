@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, SystemTime};
 
+use checkpoint_core::backend::segments::Addresses;
 use checkpoint_core::{Result, Str};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
@@ -80,7 +81,7 @@ pub(crate) async fn collect(shared: &Shared, thread_id: &str, grace: Duration) -
         }
         owners.extend(owner(&value));
         if let Some(Bson::Binary(binary)) = value.remove("a") {
-            let addresses = checkpoint_core::backend::segments::Addresses::new(binary.bytes)?;
+            let addresses = Addresses::new(binary.bytes)?;
             segments.extend(addresses.iter().map(|address| keys.segment(address)));
         }
     }

@@ -53,7 +53,9 @@ fn push_hex(out: &mut String, byte: u8) {
 /// Bytes in hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(2 * bytes.len());
-    bytes.iter().for_each(|byte| push_hex(&mut out, *byte));
+    for byte in bytes {
+        push_hex(&mut out, *byte);
+    }
     out
 }
 
@@ -80,7 +82,7 @@ pub(crate) fn escape(part: &str) -> String {
     for byte in part.bytes() {
         if out.len() > LONGEST {
             out.push_str("~~");
-            sha(&[part.as_bytes()]).iter().for_each(|byte| push_hex(&mut out, *byte));
+            out.push_str(&hex(&sha(&[part.as_bytes()])));
             return out;
         }
         match byte {

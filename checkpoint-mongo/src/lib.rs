@@ -63,20 +63,21 @@
 //! |---|---|---|
 //! | `put` | 1 | 1 insert; with values that the parent has, 1 find of the parent's `_id` at the same time. A find more before it, if this process has not stored or read the parent; 2 or 3 more if something of it is stored already |
 //! | `put_writes` | 1 | 1 insert, or 1 update to special channels |
-//! | `put` and `put_writes` with options | 2 to 6 | finds of what the options ask for, then the insert |
+//! | `put` and `put_writes` with options | 2; 3 for a `put` with values that the parent has | finds of what the options ask for, at the same time, then the insert |
 //! | `get_tuple` | 2, or 1 if there is nothing; 3 if the values have segments that this process does not remember | finds; of values and writes at the same time |
 //! | `list` of a namespace | 2 or 3 per page of 50; a page with a filter looks at 256 that may match | finds |
 //! | `list` of a thread, or of all | 1 per 10,000 `_id`s more, which it reads first | |
 //! | `list_threads` | 1 per 1,000 `_id`s of checkpoints; 2 or 3 with state | finds that the index of `_id`s answers |
-//! | `list_thread_ids` | 2 per page of 128, and 2 per 1,000 `_id`s in it | |
+//! | `list_thread_ids` | 1 per page of 128, or more if a thread has hundreds of checkpoints | 2 finds at the same time |
 //! | `delete_thread` | 1 | 1 delete with a statement for each kind of document |
 //! | `get_delta_channel_history` | 1, and 2 or 3 per 64 ancestors | |
 //! | `copy_thread` | 1, 4 per 64 checkpoints, 2 per 1,000 writes, 1 per 64 checkpoints | the values pass through the client |
-//! | `prune` | about 7 per thread, and 2 per 1,000 checkpoints; to delete threads 1 each | |
+//! | `prune` | 10 per thread, 5 more per 1,000 checkpoints; to delete threads 1 each | |
 //! | `delete_for_runs` | 1 that looks at all checkpoints, about 5 per thread with such | an index on `r` makes the first one fast |
-//! | `acquire_lease`, `renew_lease`, `release_lease` | 3 or 4 | |
+//! | `acquire_lease` | 3, one more from another holder | |
+//! | `renew_lease`, `release_lease` | 1 | |
 //! | `rekey` | about 5 per 64 checkpoints, 1 per checkpoint and write that is sealed again | |
-//! | `setup` | 4; 8 the first time | |
+//! | `setup` | 1; 7 the first time | |
 //! | `ping`, `check_schema` | 1 | |
 //!
 //! # Sharding

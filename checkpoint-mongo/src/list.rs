@@ -6,7 +6,7 @@ use checkpoint_core::backend::{ListCursor, Page as Pages};
 use checkpoint_core::{
     CheckpointConfig, CheckpointTuple, ErrorKind, FilterSemantics, ListQuery, Result, Str,
 };
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::Document;
 
 use crate::client::{Find, within};
 use crate::keys::{self, Range, ThreadKeys, escape, kind};
@@ -137,10 +137,7 @@ impl Listing {
         while rows.len() < count && !ids.is_empty() {
             let wanted = if query.filter.is_empty() { count - rows.len() } else { FILTERED_PAGE };
             let page: Vec<String> = ids.drain(..wanted.min(ids.len())).collect();
-            let mut filter = match &query.thread_id {
-                Some(thread_id) => shared.mongo.by_ids(&**thread_id, page.iter().cloned()),
-                None => doc! { "_id": { "$in": page.iter().cloned().map(Bson::String).collect::<Vec<_>>() } },
-            };
+            let mut filter = shared.mongo.by_ids(query.thread_id.as_deref(), page.iter().cloned());
             tokens::condition(shared.values(), &query.filter, &mut filter);
             let found = shared.mongo.find(Find { filter, ..Find::default() }).await?;
             let mut by_id: HashMap<String, Document> = found

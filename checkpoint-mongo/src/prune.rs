@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use checkpoint_core::backend::segments::Addresses;
 use checkpoint_core::delta::NeededAncestors;
 use checkpoint_core::{ErrorKind, Result, Str};
 use mongodb::bson::{Bson, Document, doc};
@@ -192,7 +193,7 @@ pub(crate) async fn collect(
         for mut value in shared.mongo.find(find).await? {
             let is_dead = value.get_str("_id").is_ok_and(|id| dead.contains(id));
             if let Some(Bson::Binary(binary)) = value.remove("a") {
-                let addresses = checkpoint_core::backend::segments::Addresses::new(binary.bytes)?;
+                let addresses = Addresses::new(binary.bytes)?;
                 if is_dead { garbage.extend(addresses.iter()) } else { shared_ones.extend(addresses.iter()) }
             }
             if let Some(Bson::Document(parts)) = value.remove("d").filter(|_| is_dead) {

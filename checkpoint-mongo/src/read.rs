@@ -52,12 +52,11 @@ pub(crate) async fn get_tuple(shared: &Shared, config: &CheckpointConfig) -> Res
 async fn find(shared: &Shared, config: &CheckpointConfig) -> Result<Option<Row>> {
     let (thread_id, ns) = (config.thread_id(), config.checkpoint_ns());
     let keys = ThreadKeys::new(thread_id);
-    let found = match config.checkpoint_id() {
-        Some(id) => shared.mongo.get(thread_id, &keys.checkpoint(ns, id), None).await?,
-        None => {
-            let filter = shared.mongo.in_range(thread_id, &keys.of_namespace(kind::CHECKPOINT, ns));
-            shared.mongo.find(Find { filter, descending: true, limit: 1, ..Find::default() }).await?.pop()
-        }
+    let found = if let Some(id) = config.checkpoint_id() {
+        shared.mongo.get(thread_id, &keys.checkpoint(ns, id), None).await?
+    } else {
+        let filter = shared.mongo.in_range(thread_id, &keys.of_namespace(kind::CHECKPOINT, ns));
+        shared.mongo.find(Find { filter, descending: true, limit: 1, ..Find::default() }).await?.pop()
     };
     found.map_or(Ok(None), Row::read)
 }

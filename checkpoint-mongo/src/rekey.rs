@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
-use checkpoint_core::backend::segments::{Address, MANIFEST};
+use checkpoint_core::backend::segments::{Address, Addresses, MANIFEST};
 use checkpoint_core::backend::{AssociatedData, CheckpointKey, Rekeying, STEP_KEY, ValueCodec};
 use checkpoint_core::{Error, RekeyOptions, RekeyReport, Result, SealedBy, Str, TypedBytes};
 use mongodb::bson::{Bson, Document, doc};
 
 use crate::client::Find;
-use crate::copy::page_of_writes;
+use crate::copy::{next_page, page_of_writes};
 use crate::keys::{self, ThreadKeys, kind};
 use crate::list::all_rows;
 use crate::load::{self, Assembler, CHUNK, HALF_CHUNK, Loaded, Row, Wanted, WriteRow, binary};
@@ -63,7 +63,7 @@ async fn collect_segments(shared: &Shared, thread_id: &str, segments: &HashSet<A
     let mut dead = segments.clone();
     for mut value in shared.mongo.find(find).await? {
         if let Some(Bson::Binary(binary)) = value.remove("a") {
-            let addresses = checkpoint_core::backend::segments::Addresses::new(binary.bytes)?;
+            let addresses = Addresses::new(binary.bytes)?;
             for address in addresses.iter() {
                 dead.remove(&address);
             }
@@ -111,11 +111,12 @@ impl Counts {
         let mut range = keys.all(kind::WRITE);
         loop {
             let writes = page_of_writes(shared, thread_id, &range).await?;
-            let Some(last) = writes.last() else { break };
-            range = range.after(&last.id);
+            let next = next_page(&range, &writes);
             for record in writes.iter().filter_map(|write| write.record.bytes().ok()) {
                 counts.add(&StoredWrite::read(record)?.value);
             }
+            let Some(next) = next else { break };
+            range = next;
         }
         Ok(counts.values)
     }
@@ -320,7 +321,7 @@ impl<'a> Run<'a> {
             }
             (row::value(&split.value)?, split.addresses)
         } else {
-            (row::value(&resealed)?, Default::default())
+            (row::value(&resealed)?, Addresses::default())
         };
         let field =
             load::store(self.shared, &self.keys, self.thread_id, &record.into(), CHUNK, &mut documents);
@@ -345,8 +346,7 @@ impl<'a> Run<'a> {
         let mut range = self.keys.all(kind::WRITE);
         loop {
             let writes = page_of_writes(self.shared, self.thread_id, &range).await?;
-            let Some(last) = writes.last() else { return Ok(is_complete) };
-            range = range.after(&last.id);
+            let next = next_page(&range, &writes);
             for write in &writes {
                 let Some(record) = self.write(write)? else { continue };
                 let mut chunks = Vec::new();
@@ -362,6 +362,8 @@ impl<'a> Run<'a> {
                     is_complete = false;
                 }
             }
+            let Some(next) = next else { return Ok(is_complete) };
+            range = next;
         }
     }
 

@@ -86,7 +86,6 @@ fn canonicalize(value: &Value, out: &mut Vec<u8>) -> bool {
         Value::Float(number) if number.fract() == 0.0 && number.abs() < 1e18 => {
             return integer(*number as i128, out);
         }
-        Value::Float(_) => return false,
         Value::Str(text) => {
             out.push(b's');
             out.extend_from_slice(&(text.len() as u64).to_be_bytes());
@@ -111,7 +110,9 @@ fn canonicalize(value: &Value, out: &mut Vec<u8>) -> bool {
             }
             out.push(b'm');
             out.extend_from_slice(&(encoded.len() as u64).to_be_bytes());
-            encoded.into_iter().for_each(|(key, value)| out.extend([key, value].concat()));
+            for (key, value) in encoded {
+                out.extend([key, value].concat());
+            }
         }
         _ => return false,
     }

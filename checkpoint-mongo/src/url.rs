@@ -67,10 +67,10 @@ mod tests {
                 None,
             ),
         ] {
-            let parameters = super::parameters(url).unwrap();
+            let found = parameters(url).unwrap();
             let ttl = ttl.map(Duration::from_secs);
             let expected = Parameters { collection: collection.map(str::to_owned), ttl, sharded };
-            assert_eq!(parameters, (rest.to_owned(), expected), "{url}");
+            assert_eq!(found, (rest.to_owned(), expected), "{url}");
         }
         for wrong in ["ttl=SECRET", "ttl=0", "sharded=SECRET", "collection=%FF"] {
             let error = parameters(&format!("mongodb://h/?{wrong}")).unwrap_err();

@@ -250,7 +250,7 @@ impl PutCall {
             Parent::Has(known) => Some(known),
         };
         let mut sent = self.new_versions.clone();
-        for (channel, version) in self.checkpoint.channel_versions.iter() {
+        for (channel, version) in &self.checkpoint.channel_versions {
             if self.options.unchanged.iter().any(|left_out| left_out == channel) {
                 continue;
             }
@@ -427,13 +427,13 @@ pub(crate) fn document(
     data: &mut Vec<Document>,
 ) -> Result<Document> {
     let CheckpointKey { thread_id, checkpoint_ns, checkpoint_id } = key;
-    let names: Vec<u8> = named.iter().filter_map(|named| named.name).flatten().collect();
+    let all_names: Vec<u8> = named.iter().filter_map(|named| named.name).flatten().collect();
     let mut document = doc! {
         "_id": keys.checkpoint(checkpoint_ns, checkpoint_id),
         "t": thread_id,
         "n": checkpoint_ns,
         "c": checkpoint_id,
-        "nm": binary(&names),
+        "nm": binary(&all_names),
     };
     if let Some(parent) = parent {
         document.insert("p", parent);

@@ -7,17 +7,50 @@ use std::process::ExitCode;
 
 use checkpoint_conformance::TestBinary;
 
+use shared::mongo::{Kind, trials};
 use shared::server;
 
 #[path = "../shared"]
 mod shared {
     pub(crate) mod mongo;
+    pub(crate) mod runtimes;
     pub(crate) mod server;
+    pub(crate) mod soak;
     pub(crate) mod trials;
+    pub(crate) mod writers;
 }
 
+mod expiry;
+mod faults;
+mod growth;
+mod input;
+mod load;
+mod races;
+mod runtimes;
 mod target;
 
 fn main() -> ExitCode {
-    server::with_servers(|| TestBinary::new().savers(target::targets()).run())
+    if let Some(done) = faults::as_child() {
+        return match done {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error:?}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    server::with_servers(|| {
+        Kind::ALL
+            .into_iter()
+            .fold(TestBinary::new().savers(target::targets()), |binary, kind| {
+                binary
+                    .tests(trials(kind, "expiry", expiry::tests()))
+                    .tests(trials(kind, "faults", faults::tests()))
+                    .tests(trials(kind, "growth", growth::tests()))
+                    .tests(trials(kind, "input", input::tests()))
+                    .tests(trials(kind, "races", races::tests()))
+                    .tests(trials(kind, "runtimes", runtimes::tests()))
+            })
+            .run()
+    })
 }

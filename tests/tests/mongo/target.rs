@@ -108,8 +108,8 @@ fn cost(call: Call) -> Cost {
         }
         Call::PutUnchanged | Call::PutOrphaned => return Cost::new(2, 2),
         Call::Lease | Call::GetNothing => 1,
-        Call::PutOntoParent | Call::PutConditional | Call::PutWritesConditional | Call::GetTuple => 2,
-        Call::AcquireLease => 3,
+        Call::PutWritesConditional | Call::GetTuple => 2,
+        Call::PutOntoParent | Call::PutConditional | Call::AcquireLease => 3,
         Call::PruneDelete { threads } => threads,
         Call::Setup => return Cost::new(1, 2),
         // These checkpoints have no values that are not inline; the writes are read. A full page may not be the last one.
@@ -119,7 +119,7 @@ fn cost(call: Call) -> Cost {
         Call::DeltaChannelHistory { ancestors } => 1 + 2 * ancestors.div_ceil(64),
         Call::CopyThread { .. } => 6,
         Call::PruneKeepLatest { threads, .. } => threads * 10,
-        Call::DeleteForRuns { threads } => 1 + 7 * threads,
+        Call::DeleteForRuns { threads } => 1 + 5 * threads,
         Call::Rekey { .. } => 19,
         Call::RekeyNothing { .. } => 3,
     };

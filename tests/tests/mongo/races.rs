@@ -1,0 +1,103 @@
+//! Calls of several savers at the same time.
+
+use std::time::Duration;
+
+use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, ListQuery, SaverExt};
+use mongodb::bson::{DateTime, doc};
+
+use super::load::{Own, builder, conversation, has_no_garbage, put};
+use crate::shared::mongo::{Database, Server, Test, tests};
+use crate::shared::writers::join;
+
+async fn fifty_writers_on_one_thread(server: &Server) {
+    let own = Own::set_up(server).await;
+    let root = put(&own.saver, &CheckpointConfig::new("thread"), &conversation(0)).await.unwrap();
+    let writers = (1..=50).map(|number| {
+        let (saver, root) = (builder(&own.database.url()).build().unwrap(), root.clone());
+        tokio::spawn(async move {
+            let made = conversation(number);
+            let stored = put(&saver, &root, &made).await.unwrap();
+            saver
+                .put_writes(&stored, &[("a".into(), 1.into()), ("b".into(), 2.into())], "t", "")
+                .await
+                .unwrap();
+            (stored, made)
+        })
+    });
+    let mut stored = join(writers.collect()).await;
+    for (config, made) in &stored {
+        let tuple = own.saver.get_tuple(config).await.unwrap().unwrap();
+        assert_eq!((&tuple.checkpoint, tuple.pending_writes.len()), (made, 2));
+    }
+    stored.sort_by(|(_, a), (_, b)| a.id.cmp(&b.id));
+    let latest = own.saver.get_tuple(&CheckpointConfig::new("thread")).await.unwrap().unwrap();
+    assert_eq!(latest.checkpoint, stored.last().unwrap().1);
+    assert_eq!(own.saver.list_all(ListQuery::thread("thread")).await.unwrap().len(), 51);
+    own.saver.collect_garbage("thread", Duration::ZERO).await.unwrap();
+    has_no_garbage(&own, "thread").await;
+}
+
+async fn the_same_put_twice_at_once(server: &Server) {
+    let own = Own::set_up(server).await;
+    for round in 0..5 {
+        let config = CheckpointConfig::new(format!("thread-{round}"));
+        let made = conversation(round);
+        let calls = (0..2).map(|_| {
+            let (saver, config, made) =
+                (builder(&own.database.url()).build().unwrap(), config.clone(), made.clone());
+            tokio::spawn(async move { put(&saver, &config, &made).await.unwrap() })
+        });
+        let stored = join(calls.collect()).await;
+        assert_eq!(stored[0], stored[1]);
+        assert_eq!(own.saver.get_tuple(&config).await.unwrap().unwrap().checkpoint, made);
+        has_no_garbage(&own, config.thread_id()).await;
+    }
+}
+
+/// Of two processes that store the result of one task, each index has the value of one of them.
+async fn the_same_task_in_two_processes(server: &Server) {
+    let own = Own::set_up(server).await;
+    let config = put(&own.saver, &CheckpointConfig::new("thread"), &conversation(0)).await.unwrap();
+    for round in 0..5 {
+        let task = format!("task-{round}");
+        let calls = (0..2_i64).map(|by| {
+            let (saver, config, task) =
+                (builder(&own.database.url()).build().unwrap(), config.clone(), task.clone());
+            tokio::spawn(async move {
+                let writes = [("a".into(), by.into()), ("b".into(), by.into())];
+                saver.put_writes(&config, &writes, &task, "").await.unwrap();
+            })
+        });
+        join(calls.collect()).await;
+        let tuple = own.saver.get_tuple(&config).await.unwrap().unwrap();
+        let of_task = tuple.pending_writes.iter().filter(|write| *write.task_id == *task).count();
+        assert_eq!(of_task, 2);
+    }
+}
+
+async fn a_holder_of_the_lock_dies(server: &Server) {
+    for (ends_in, name) in [(-1000, "past"), (700, "soon")] {
+        let database = Database::new(server.url());
+        let until = DateTime::from_millis(DateTime::now().timestamp_millis() + ends_in);
+        let lock = doc! { "_id": "!lock", "t": "", "owner": "dead", "until": until };
+        database.raw().await.collection("lg_checkpoints").insert_one(lock).await.unwrap();
+        let calls = (0..4).map(|_| {
+            let saver = builder(&database.url()).build().unwrap();
+            tokio::spawn(async move { saver.setup().await.unwrap() })
+        });
+        join(calls.collect()).await;
+        let saver = builder(&database.url()).build().unwrap();
+        put(&saver, &CheckpointConfig::new(name), &conversation(0)).await.unwrap();
+        let locks = database.raw().await.collection::<mongodb::bson::Document>("lg_checkpoints");
+        assert_eq!(locks.find_one(doc! { "_id": "!lock" }).await.unwrap(), None);
+    }
+}
+
+pub(crate) fn tests() -> &'static [Test] {
+    tests![
+        fifty_writers_on_one_thread,
+        the_same_put_twice_at_once,
+        the_same_task_in_two_processes,
+        a_holder_of_the_lock_dies,
+    ]
+}
