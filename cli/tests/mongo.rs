@@ -1,6 +1,6 @@
 //! `ckpt` on MongoDB. Each test has a database of its own.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "../../tests/tests/shared/mongo.rs"]
 mod mongo;

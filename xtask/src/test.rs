@@ -18,7 +18,7 @@ const REQUIRE: &str = "CHECKPOINT_TEST_REQUIRE";
 const SOAK: &str = "CHECKPOINT_TEST_SOAK";
 
 /// The slowest test binaries, which start first.
-const SLOWEST: [&str; 5] = ["redis", "store_postgres", "postgres", "python", "store"];
+const SLOWEST: [&str; 6] = ["mongo", "redis", "store_postgres", "postgres", "python", "store"];
 
 /// The tests that `--quick` skips and `soak` prolongs: by binary and module.
 const LONG: [(&str, &str); 10] = [
