@@ -49,6 +49,8 @@ struct Prepared {
     values: HashMap<Name, Addresses>,
     /// The values that it carries over, and those that the caller has left out.
     carried: Vec<(Name, bool)>,
+    /// Whether it leaves out segments that the parent has.
+    trusts_parent: bool,
     step: Option<String>,
 }
 
@@ -81,11 +83,15 @@ pub(crate) async fn put(shared: &Shared, call: PutCall) -> Result<CheckpointConf
     let needs_parent = !expected.carried.is_empty();
     let has_all = |known: &Known| expected.carried.iter().all(|(name, _)| known.values.contains_key(name));
     let is_left_out = !options.unchanged.is_empty();
-    // Values that the parent is known to have are not sent, while it is looked at whether the parent is still there.
-    if let Some(known) = known.as_ref().filter(|known| needs_parent && has_all(known) && !is_left_out)
+    // What the parent is known to have is not sent, while it is looked at whether the parent is still there.
+    if let Some(known) = known.as_ref().filter(|known| has_all(known) && !is_left_out)
         && !options.is_conditional()
     {
         let prepared = call.prepare(shared, &metadata, Parent::Has(known))?;
+        if prepared.carried.is_empty() && !prepared.trusts_parent {
+            call.store(shared, &prepared, &[]).await?;
+            return call.stored(shared, &prepared, Some(known)).await;
+        }
         let (_, is_there) =
             try_join(call.store(shared, &prepared, &[]), is_stored(shared, config, parent)).await?;
         if !is_there {
@@ -97,11 +103,8 @@ pub(crate) async fn put(shared: &Shared, call: PutCall) -> Result<CheckpointConf
         }
         return call.stored(shared, &prepared, Some(known)).await;
     }
-    let mut read = None;
-    if needs_parent {
-        read = of_parent(shared, config, parent).await?;
-    }
-    let known = if needs_parent { read.as_ref() } else { known.as_deref() };
+    let read = if needs_parent || known.is_some() { of_parent(shared, config, parent).await? } else { None };
+    let known = read.as_ref();
     let missing =
         expected.carried.iter().find(|(name, _)| known.is_none_or(|known| !known.values.contains_key(name)));
     if missing.is_some() {
@@ -189,10 +192,12 @@ impl PutCall {
         let (mut data, mut segments, mut named) = (Vec::new(), Vec::new(), Vec::new());
         let (mut values, mut carried) = (HashMap::new(), Vec::new());
         let mut sent: HashSet<Address> = HashSet::new();
+        let mut trusts_parent = false;
         for blob in &split.blobs {
             let name = keys::value(codec, &blob.channel, &blob.version);
             for segment in &blob.segments {
                 let address = segment.address();
+                trusts_parent |= trusted.contains(&address);
                 if trusted.contains(&address) || !sent.insert(address) {
                     continue;
                 }
@@ -239,7 +244,7 @@ impl PutCall {
         )?;
         let segments_of = split.blobs.into_iter().flat_map(|blob| blob.segments);
         segments.extend(segments_of);
-        Ok(Prepared { data, checkpoint, segments, values, carried, step })
+        Ok(Prepared { data, checkpoint, segments, values, carried, trusts_parent, step })
     }
 
     /// The versions of the values that are sent: the new ones, and those that the parent does not have.

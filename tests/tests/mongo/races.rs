@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, ListQuery, SaverExt};
+use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, ListQuery, PruneStrategy, SaverExt};
 use mongodb::bson::{DateTime, doc};
 
 use super::load::{Own, builder, conversation, has_no_garbage, put};
 use crate::shared::mongo::{Database, Server, Test, tests};
-use crate::shared::writers::join;
+use crate::shared::writers::{join, metadata};
 
 async fn fifty_writers_on_one_thread(server: &Server) {
     let own = Own::set_up(server).await;
@@ -35,6 +35,30 @@ async fn fifty_writers_on_one_thread(server: &Server) {
     assert_eq!(own.saver.list_all(ListQuery::thread("thread")).await.unwrap().len(), 51);
     own.saver.collect_garbage("thread", Duration::ZERO).await.unwrap();
     has_no_garbage(&own, "thread").await;
+}
+
+/// A saver remembers what it has stored, and notices that another one has deleted it.
+async fn a_thread_that_another_process_has_deleted(server: &Server) {
+    let own = Own::set_up(server).await;
+    for deleted in ["thread", "checkpoint"] {
+        let mut config = CheckpointConfig::new(deleted);
+        for number in 30..33 {
+            config = put(&own.saver, &config, &conversation(number)).await.unwrap();
+        }
+        let other = builder(&own.database.url()).build().unwrap();
+        if deleted == "thread" {
+            other.delete_thread(deleted).await.unwrap();
+        } else {
+            own.collection().await.delete_one(doc! { "c": config.checkpoint_id() }).await.unwrap();
+            other.prune(&[deleted], PruneStrategy::KeepLatest).await.unwrap();
+            other.collect_garbage(deleted, Duration::ZERO).await.unwrap();
+        }
+        let made = conversation(33);
+        let new =
+            made.channel_versions.clone().into_iter().filter(|(name, _)| &**name != "constant").collect();
+        let stored = own.saver.put(&config, &made, &metadata(), &new).await.unwrap();
+        assert_eq!(other.get_tuple(&stored).await.unwrap().unwrap().checkpoint, made);
+    }
 }
 
 async fn the_same_put_twice_at_once(server: &Server) {
@@ -96,6 +120,7 @@ async fn a_holder_of_the_lock_dies(server: &Server) {
 pub(crate) fn tests() -> &'static [Test] {
     tests![
         fifty_writers_on_one_thread,
+        a_thread_that_another_process_has_deleted,
         the_same_put_twice_at_once,
         the_same_task_in_two_processes,
         a_holder_of_the_lock_dies,

@@ -19,7 +19,7 @@ pub(crate) enum Variant {
     Default,
     /// Threads expire, later with each read.
     Ttl,
-    /// Every request names the shard key.
+    /// Every request names the shard key. Neither server has shards.
     Sharded,
 }
 
@@ -28,8 +28,12 @@ const TARGETS: [(Kind, Variant, &str); 2] =
     [(Kind::Mongo, Variant::Default, "mongo"), (Kind::Java, Variant::Default, "mongo-java")];
 
 /// What runs if `CHECKPOINT_TEST_MONGO` is `all`, too.
-const FURTHER: [(Kind, Variant, &str); 2] =
-    [(Kind::Mongo, Variant::Ttl, "mongo with ttl"), (Kind::Java, Variant::Ttl, "mongo-java with ttl")];
+const FURTHER: [(Kind, Variant, &str); 4] = [
+    (Kind::Mongo, Variant::Ttl, "mongo with ttl"),
+    (Kind::Mongo, Variant::Sharded, "mongo with the shard key"),
+    (Kind::Java, Variant::Ttl, "mongo-java with ttl"),
+    (Kind::Java, Variant::Sharded, "mongo-java with the shard key"),
+];
 
 impl Variant {
     pub(crate) fn apply(self, builder: MongoSaverBuilder) -> MongoSaverBuilder {
@@ -42,7 +46,7 @@ impl Variant {
 }
 
 /// Whether everything runs, and not only what fits into the time of every change.
-fn runs_all() -> bool {
+pub(crate) fn runs_all() -> bool {
     std::env::var("CHECKPOINT_TEST_MONGO").is_ok_and(|what| what == "all")
 }
 
@@ -120,8 +124,9 @@ fn cost(call: Call) -> Cost {
         Call::CopyThread { .. } => 6,
         Call::PruneKeepLatest { threads, .. } => threads * 10,
         Call::DeleteForRuns { threads } => 1 + 5 * threads,
-        Call::Rekey { .. } => 19,
-        Call::RekeyNothing { .. } => 3,
+        Call::Rekey { values, writes } => 14 + values + writes,
+        Call::RekeyNothing { dry_run: true } => 3,
+        Call::RekeyNothing { dry_run: false } => 6,
     };
     Cost::new(round_trips, Cost::ANY)
 }
