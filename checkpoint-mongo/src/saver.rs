@@ -95,7 +95,10 @@ impl BaseCheckpointSaver for MongoSaver {
     fn capabilities(&self) -> SaverCapabilities {
         let inline =
             if self.shared.values().cipher.is_some() { InlineScalars::None } else { InlineScalars::Short };
-        SaverCapabilities::all(FilterSemantics::Equality).with_layout(CheckpointLayout::Channels { inline })
+        let all = SaverCapabilities::all(FilterSemantics::Equality);
+        let mut capabilities = all.with_layout(CheckpointLayout::Channels { inline });
+        capabilities.retain = false;
+        capabilities
     }
 
     async fn setup(&self) -> Result<()> {

@@ -17,6 +17,9 @@ from langgraph.types import Command
 from test_functional import delta_graph
 from test_graphs import asking_graph, guide_graph
 
+#: The backends that have it.
+RETAINING = kinds("memory", "sqlite", "postgres", "redis")
+
 DAY = timedelta(days=1)
 MOMENT = timedelta(microseconds=1)
 
@@ -33,6 +36,7 @@ def turns(graph: Any, config: dict[str, Any], count: int) -> None:
         graph.invoke({"foo": "", "bar": [str(turn)]}, config)
 
 
+@RETAINING
 def test_what_is_kept_goes_on(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
     graph = flow(guide_graph(saver))
     turns(graph, config, 3)
@@ -57,6 +61,7 @@ def test_what_is_kept_goes_on(saver: Any, flow: Flow, config: dict[str, Any]) ->
     assert len(graph.get_state_history(config)) == 1
 
 
+@RETAINING
 def test_threads_that_wait_for_a_person_stay(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
     calls: Counter[str] = Counter()
     graph = flow(asking_graph(saver, calls))
@@ -75,6 +80,7 @@ def test_threads_that_wait_for_a_person_stay(saver: Any, flow: Flow, config: dic
     assert graph.get_state(config).values == {}
 
 
+@RETAINING
 def test_delta_channels_keep_what_they_need(saver: Any, flow: Flow, config: dict[str, Any]) -> None:
     graph = flow(delta_graph(saver))
     for turn in range(4):
@@ -86,6 +92,7 @@ def test_delta_channels_keep_what_they_need(saver: Any, flow: Flow, config: dict
     assert graph.invoke({"log": ["on"], "plain": []}, config)["log"][: len(full) + 1] == [*full, "on"]
 
 
+@RETAINING
 def test_rules_pins_and_threads(saver: Any, flow: Flow) -> None:
     names = [f"{name}-{uuid.uuid4().hex}" for name in "abcd"]
     for name in names:
@@ -107,6 +114,7 @@ def test_rules_pins_and_threads(saver: Any, flow: Flow) -> None:
     assert graph.get_state(thread(names[0])).values == {}
 
 
+@RETAINING
 @pytest.mark.parametrize(
     ("policy", "error"),
     [
