@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::saver::{InMemorySaver, Row, State};
-use crate::backend::{CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict};
+use crate::backend::{
+    CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict, distinct,
+};
 use crate::filter::FilterSemantics;
 use crate::retention::{RetainOptions, RetainReport, Retention, ThreadUsage, Usage, UsageOptions};
 use crate::{ChannelValue, CheckpointConfig, PruneStrategy, Result, Str, ThreadStatus};
@@ -36,7 +38,7 @@ impl InMemorySaver {
         policy.validate()?;
         let now = options.now_micros();
         let mut report = RetainReport::default();
-        for thread_id in thread_ids {
+        for thread_id in distinct(thread_ids) {
             if options.dry_run {
                 if let Some((thread, verdict)) = self.read().decide(thread_id, policy, now, self.semantics)? {
                     verdict.count(&thread, 0, &mut report);
