@@ -56,7 +56,7 @@ impl InMemorySaver {
 }
 
 impl InMemorySaver {
-    pub(super) fn measure(&self, options: &UsageOptions) -> Usage {
+    pub(super) fn measure(&self, options: UsageOptions) -> Usage {
         let mut usage = Usage::default();
         for (thread_id, namespaces) in &self.read().threads {
             let mut thread = ThreadUsage { thread_id: thread_id.clone(), ..ThreadUsage::default() };
@@ -73,7 +73,7 @@ impl InMemorySaver {
                 }
             }
             if thread.checkpoints + thread.writes > 0 {
-                usage.add_thread(thread, options);
+                usage.add_thread(thread, &options);
             }
         }
         usage
