@@ -171,7 +171,7 @@ async fn lock_threads<'a>(
     let params = params![INT4: lock::CLASS; INT4_ARRAY: keys];
     // In one round trip. Where the estimates are far off, as for keys in arrays, the server would sort texts.
     let settings = transaction
-        .batch("SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL work_mem = '16MB'");
+        .batch("SET LOCAL enable_seqscan = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL work_mem = '16MB'");
     let (_, rows) = try_join(settings, transaction.query(&shared.sql.lock_threads, &params)).await?;
     let (mut locked, mut busy) = (Vec::new(), Vec::new());
     for (thread_id, row) in threads.iter().zip(&rows) {
