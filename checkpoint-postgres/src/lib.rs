@@ -87,7 +87,10 @@
 //! | `delete_thread` | 1 | 3: a pipelined transaction. One more round trip the first time in a process that did not run `setup()` |
 //! | `get_delta_channel_history` | 1 per 1,024 ancestors | |
 //! | `copy_thread` | 7 | the rows do not leave the server, except for values and writes that AES-GCM bound to their row: 1 more for each of them, and 1 more for each batch of up to 32 values or 32 writes |
-//! | `prune` | per thread 5, and per namespace 2 and 1 per 1,024 ancestors read; to delete threads 1 each | |
+//! | `prune` | per thread 5, and 1 per namespace with delta channels of which anything goes; to delete threads 1 each | 8 |
+//! | `retain` | per 256 threads 5; 1 more if one of them was interrupted, 1 per namespace with delta channels of which anything goes, and 1 or 2 for the leases of threads that go; a dry run 4 | one transaction for all of these threads, so give it some dozens at a time. No value is read; keys are deleted by arrays |
+//! | `put` with [`keep_last`](PostgresSaverBuilder::keep_last) | 1; about each `keep_last`-th call 5 more | some calls count the namespace's checkpoints, in the same round trip |
+//! | `usage` | 3 | reads every row, but no value |
 //! | `delete_for_runs` | 6; 3 if no checkpoint belongs to these runs | reads the metadata of the whole table: there is no index on runs. For more than 256 threads it locks the tables, which blocks all writers |
 //! | `rekey` | 4 if there is nothing to seal; 1 for a dry run | counts the values, then reads those that the sealing key has not sealed: one statement each for values, documents and writes per 32 of them or 4 MiB. 1 more for each of these batches that has something to store: a pipelined transaction with a statement for each value or document. 1 more to count again, and 1 for each batch of documents that have an inline `true`, which marks a snapshot if its value is a blob. With AES-EAX a dry run reads the values, too |
 //! | `setup` | 5 once the tables exist | |
@@ -102,9 +105,9 @@
 //!
 //! # Isolation
 //!
-//! Every change is one transaction (`prune` has one per thread): atomic, and visible to every later read. A read sees one
+//! Every change is one transaction (`prune` has one per thread, `retain` one per 256 threads): atomic, and visible to every later read. A read sees one
 //! state of the database; a listing one per page. Calls that change many rows of a thread (`delete_thread`, `prune`,
-//! `copy_thread`, `delete_for_runs`) take its advisory lock (class 1667985524) exclusively, `put` and `put_writes` take it
+//! `retain`, `copy_thread`, `delete_for_runs`) take its advisory lock (class 1667985524) exclusively, `put` and `put_writes` take it
 //! shared, as does `rekey` for each batch that it stores. This prevents deadlocks, and no checkpoint names a value that is
 //! being deleted. Python's writers take no such lock.
 //!

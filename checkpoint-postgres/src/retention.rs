@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use checkpoint_core::backend::{
-    CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict,
+    CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict, distinct,
 };
 use checkpoint_core::delta::{ChannelSummary, CheckpointSummary};
 use checkpoint_core::retention::{DayUsage, ThreadUsage, Usage, UsageOptions};
@@ -52,7 +52,7 @@ pub(crate) async fn retain(
     thread_ids.iter().try_for_each(|thread_id| check_text("thread_id", thread_id))?;
     let now = options.now_micros();
     let mut report = RetainReport::default();
-    for threads in thread_ids.chunks(MAX_THREADS) {
+    for threads in distinct(thread_ids).chunks(MAX_THREADS) {
         let done = if options.dry_run {
             let plan = |mut connection: Connection| async move {
                 let transaction = connection.begin().await?;
@@ -171,7 +171,7 @@ async fn lock_threads<'a>(
     let params = params![INT4: lock::CLASS; INT4_ARRAY: keys];
     // In one round trip. Where the estimates are far off, as for keys in arrays, the server would sort texts.
     let settings = transaction
-        .batch("SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL work_mem = '16MB'");
+        .batch("SET LOCAL enable_seqscan = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL work_mem = '16MB'");
     let (_, rows) = try_join(settings, transaction.query(&shared.sql.lock_threads, &params)).await?;
     let (mut locked, mut busy) = (Vec::new(), Vec::new());
     for (thread_id, row) in threads.iter().zip(&rows) {

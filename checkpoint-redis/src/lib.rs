@@ -84,7 +84,8 @@
 //! | `delete_thread` | 1; in a cluster 3 | `UNLINK` and `ZREM` in MULTI |
 //! | `get_delta_channel_history` | 3 per 64 ancestors | |
 //! | `copy_thread` | 2, 3 per 16 checkpoints and 1 per 256 of them, 3 per 256 writes, 3 to publish | the values pass through the client |
-//! | `prune` | about 5 per thread, 1 per namespace and per ancestor that is looked at, 1 per 256 checkpoints; to delete threads 1 each | |
+//! | `prune` | about 5 per thread, 1 per namespace, 1 per 256 checkpoints; to delete threads 1 each | |
+//! | `retain` | about 8 per thread, 1 per namespace of which anything goes, 1 per 256 checkpoints and per 1,000 fields that are measured | |
 //! | `delete_for_runs` | 3 per 512 threads, and about 5 per thread with such checkpoints | reads the metadata of all threads: there is no index of runs |
 //! | `rekey` | per 16 checkpoints about 6, per 256 writes about 5; half of it if there is nothing to seal | |
 //! | `setup` | 2 | |
@@ -125,7 +126,10 @@
 //! to which nothing refers any more, in a second one, which blocks the server for about a millisecond per 500 remaining
 //! checkpoints. `copy_thread` stores data first and the index at the end, in one step; if something was removed from the
 //! target meanwhile, it begins again. A copy that was cut off leaves invisible data, which goes with the thread. `prune`,
-//! `copy_thread` and `delete_for_runs` run to their end even if their call is dropped, as long as the runtime lives.
+//! `retain`, `copy_thread` and `delete_for_runs` run to their end even if their call is dropped, as long as the runtime lives.
+//!
+//! `retain` looks at a thread without a lock and removes in one step (in several from 2,000 checkpoints on, the newest last), each of
+//! which requires that nothing was stored in the thread meanwhile; else it looks again.
 //!
 //! Redis replicates asynchronously: a failover may lose the newest writes, but each thread stays consistent.
 //! [`Durability`] makes writes wait.

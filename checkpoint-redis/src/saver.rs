@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint_core::backend::{Operation, pages, thread_id_pages, thread_pages};
+use checkpoint_core::backend::{Operation, distinct, pages, thread_id_pages, thread_pages};
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointLayout, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics,
@@ -210,7 +210,7 @@ impl BaseCheckpointSaver for RedisSaver {
         options: &RetainOptions,
     ) -> Result<RetainReport> {
         let (shared, operation) = (Arc::clone(&self.shared), Operation::retain(thread_ids, options));
-        let thread_ids: Vec<Str> = thread_ids.iter().map(|id| Str::from(*id)).collect();
+        let thread_ids: Vec<Str> = distinct(thread_ids).into_iter().map(Str::from).collect();
         let (policy, options) = (policy.clone(), *options);
         let retain = async move { retention::retain(&shared, &thread_ids, &policy, &options).await };
         self.to_the_end(operation, Box::pin(retain)).await

@@ -78,6 +78,9 @@
 //! | `delete_for_runs` | one `IMMEDIATE` that reads the metadata of the whole file: there is no index on runs |
 //! | `copy_thread` | one `IMMEDIATE` |
 //! | `prune` | one `IMMEDIATE` per thread |
+//! | `retain` | one change per thread, up to 8 of them in one `IMMEDIATE`, shared with other waiting writes; it decodes the kept checkpoints of a namespace of which anything goes, and their ancestors |
+//! | `put` with [`keep_last`](SqliteSaverBuilder::keep_last) | the same; it counts the namespace's checkpoints, and each `keep_last`-th call removes |
+//! | `usage` | one read transaction over the whole file, without its values |
 //! | `rekey` | one read transaction to count the values; if it seals, one per 4 MiB or 256 values to read and seal them, one `IMMEDIATE`, shared with other waiting writes, to store them, and one to count again |
 //! | `setup` | none if the tables exist, else one `IMMEDIATE` |
 //! | `ping`, `check_schema` | none: read the file's header, and the columns of the tables |

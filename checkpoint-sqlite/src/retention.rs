@@ -1,7 +1,7 @@
 //! `prune` and `retain`. They run in a transaction on the writer thread.
 
 use checkpoint_core::backend::{
-    CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict,
+    CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict, distinct,
 };
 use checkpoint_core::delta::{CheckpointReader, CheckpointSummary};
 use checkpoint_core::retention::{ThreadUsage, Usage, UsageOptions};
@@ -47,7 +47,7 @@ pub(crate) async fn retain(
     options: &RetainOptions,
 ) -> Result<RetainReport> {
     policy.validate()?;
-    let now = options.now_micros();
+    let (thread_ids, now) = (distinct(thread_ids), options.now_micros());
     if options.dry_run {
         let (thread_ids, policy): (Vec<Str>, _) =
             (thread_ids.iter().map(|id| (*id).into()).collect(), policy.clone());
@@ -74,7 +74,9 @@ pub(crate) async fn retain(
         })
     });
     let mut report = RetainReport::default();
-    try_join_all(each).await?.iter().for_each(|one| report.add(one));
+    for one in try_join_all(each).await? {
+        report.add(&one);
+    }
     Ok(report)
 }
 

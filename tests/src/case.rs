@@ -105,6 +105,7 @@ impl Suite for Savers {
             Need::CopyThread => capabilities.copy_thread,
             Need::Prune => capabilities.prune,
             Need::Retain => capabilities.retain,
+            Need::Usage => capabilities.usage,
             Need::Leases => capabilities.leases,
             Need::Rekey => capabilities.rekey,
             Need::Durable => capabilities.durable,
@@ -158,6 +159,8 @@ pub enum Need {
     Prune,
     /// The saver can `retain`.
     Retain,
+    /// The saver has `usage`.
+    Usage,
     /// The saver has leases.
     Leases,
     /// The saver can `rekey`.
@@ -176,6 +179,7 @@ impl Display for Need {
             Self::DeleteForRuns => f.write_str("the saver does not offer delete_for_runs"),
             Self::CopyThread => f.write_str("the saver does not offer copy_thread"),
             Self::Prune => f.write_str("the saver does not offer prune"),
+            Self::Usage => f.write_str("the saver does not offer usage"),
             Self::Retain => f.write_str("the saver does not offer retain"),
             Self::Leases => f.write_str("the saver does not offer leases"),
             Self::Rekey => f.write_str("the saver does not offer rekey"),

@@ -102,6 +102,8 @@ delegating! {
         capabilities.delete_for_runs = false;
         capabilities.copy_thread = false;
         capabilities.prune = false;
+        capabilities.retain = false;
+        capabilities.usage = false;
         capabilities.leases = false;
         capabilities.rekey = false;
         capabilities
@@ -241,7 +243,7 @@ mod tests {
             .unwrap()
     }
 
-    const OPTIONAL: [&str; 4] = ["delete_for_runs", "copy_thread", "prune", "rekey"];
+    const OPTIONAL: [&str; 5] = ["delete_for_runs", "copy_thread", "prune", "retention", "rekey"];
 
     #[tokio::test]
     async fn a_saver_that_lacks_the_optional_operations_passes() {
@@ -252,7 +254,8 @@ mod tests {
             let ignored = report.ignored.iter().filter(|(name, _)| of_group(name));
             assert!(ignored.clone().count() >= 5, "{group}");
             for (name, reason) in ignored {
-                assert_eq!(reason, &format!("the saver does not offer {group}"), "{name}");
+                let method = if group == "retention" { "retain" } else { group };
+                assert_eq!(reason, &format!("the saver does not offer {method}"), "{name}");
             }
             assert!(!report.passed.iter().any(|name| of_group(name)), "{group}");
         }

@@ -39,7 +39,9 @@ pub use key::CheckpointKey;
 pub use paging::{ListConditions, ListCursor, Page, pages, thread_id_pages, thread_pages};
 pub use rekey::Rekeying;
 pub(crate) use retention::time_of;
-pub use retention::{KeepLast, NamespaceVerdict, StoredCheckpoint, StoredThread, StoredWrites, Verdict};
+pub use retention::{
+    KeepLast, NamespaceVerdict, StoredCheckpoint, StoredThread, StoredWrites, Verdict, distinct,
+};
 pub use retry::{Backoff, jitter};
 pub use split::{BlobRow, Inline, SplitCheckpoint, SplitRules};
 pub use value_codec::ValueCodec;

@@ -136,7 +136,9 @@ impl Retention {
         for row in &thread.checkpoints {
             stored.entry(&row.checkpoint_ns).or_default().push(&row.checkpoint_id);
         }
-        stored.values_mut().for_each(|ids| ids.sort_unstable());
+        for ids in stored.values_mut() {
+            ids.sort_unstable();
+        }
         for row in &thread.writes {
             let found = verdict.namespaces.entry(row.checkpoint_ns.clone()).or_default();
             let id = &row.checkpoint_id;
@@ -193,14 +195,12 @@ impl Retention {
                 None
             };
             let id = &row.checkpoint_id;
-            match rule.filter(|_| at > 0 && !on_forks.contains(id) && !needed.contains(id)) {
-                Some(rule) => {
-                    found.dropped.insert(id.clone(), rule);
-                }
-                None => {
-                    found.kept.insert(id.clone());
-                    needed.extend(row.parent_checkpoint_id.as_ref().filter(|_| row.needs_parent));
-                }
+            let rule = rule.filter(|_| at > 0 && !on_forks.contains(id) && !needed.contains(id));
+            if let Some(rule) = rule {
+                found.dropped.insert(id.clone(), rule);
+            } else {
+                found.kept.insert(id.clone());
+                needed.extend(row.parent_checkpoint_id.as_ref().filter(|_| row.needs_parent));
             }
         }
         // A parent is older than its child, unless a clock was wrong.
@@ -325,6 +325,12 @@ impl Verdict {
             report.by_mut(rule).threads += 1;
         }
     }
+}
+
+/// The threads of a call, each once.
+pub fn distinct<'a>(thread_ids: &[&'a str]) -> Vec<&'a str> {
+    let mut seen = HashSet::new();
+    thread_ids.iter().copied().filter(|thread_id| seen.insert(*thread_id)).collect()
 }
 
 /// The option `keep_last` of a saver's builder: what `put` removes behind itself.

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::saver::{InMemorySaver, Row, State};
-use crate::backend::{CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict};
+use crate::backend::{
+    CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict, distinct,
+};
 use crate::filter::FilterSemantics;
 use crate::retention::{RetainOptions, RetainReport, Retention, ThreadUsage, Usage, UsageOptions};
 use crate::{ChannelValue, CheckpointConfig, PruneStrategy, Result, Str, ThreadStatus};
@@ -36,7 +38,7 @@ impl InMemorySaver {
         policy.validate()?;
         let now = options.now_micros();
         let mut report = RetainReport::default();
-        for thread_id in thread_ids {
+        for thread_id in distinct(thread_ids) {
             if options.dry_run {
                 if let Some((thread, verdict)) = self.read().decide(thread_id, policy, now, self.semantics)? {
                     verdict.count(&thread, 0, &mut report);
@@ -54,7 +56,7 @@ impl InMemorySaver {
 }
 
 impl InMemorySaver {
-    pub(super) fn measure(&self, options: &UsageOptions) -> Usage {
+    pub(super) fn measure(&self, options: UsageOptions) -> Usage {
         let mut usage = Usage::default();
         for (thread_id, namespaces) in &self.read().threads {
             let mut thread = ThreadUsage { thread_id: thread_id.clone(), ..ThreadUsage::default() };
@@ -71,7 +73,7 @@ impl InMemorySaver {
                 }
             }
             if thread.checkpoints + thread.writes > 0 {
-                usage.add_thread(thread, options);
+                usage.add_thread(thread, &options);
             }
         }
         usage

@@ -649,7 +649,7 @@ impl BaseCheckpointSaver for InMemorySaver {
     }
 
     async fn usage(&self, options: &UsageOptions) -> Result<Usage> {
-        let usage = async { Ok(self.measure(options)) };
+        let usage = async { Ok(self.measure(*options)) };
         self.calls.run(Operation::usage(), usage).await
     }
 

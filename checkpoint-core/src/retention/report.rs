@@ -97,7 +97,9 @@ impl RetainReport {
     /// What goes by all rules. A thread that loses something by several rules counts once.
     pub fn total(&self) -> Freed {
         let mut total = Freed::default();
-        [&self.idle_for, &self.keep_last, &self.max_age].into_iter().for_each(|freed| total.add(freed));
+        for freed in [&self.idle_for, &self.keep_last, &self.max_age] {
+            total.add(freed);
+        }
         total.threads = self.changed;
         total
     }

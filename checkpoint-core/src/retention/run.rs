@@ -18,7 +18,7 @@ const MOST: usize = 128;
 
 /// Batches that take longer become smaller, and those that take less than half of it become larger: other calls on a
 /// batch's threads wait for it.
-const AIM: Duration = Duration::from_millis(100);
+const AIM: Duration = Duration::from_millis(200);
 
 /// At most this many busy threads are looked at again at the end.
 const BUSY: usize = 10_000;
@@ -64,7 +64,9 @@ impl RetainSummary {
 
 impl Extend<RetainBatch> for RetainSummary {
     fn extend<I: IntoIterator<Item = RetainBatch>>(&mut self, batches: I) {
-        batches.into_iter().for_each(|batch| self.add(batch));
+        for batch in batches {
+            self.add(batch);
+        }
     }
 }
 
@@ -119,7 +121,7 @@ impl<S: BaseCheckpointSaver + ?Sized> Run<'_, S> {
         let mut done = self.retain(&names).await?;
         let took = begun.elapsed();
         if took > AIM {
-            self.count = (self.count / 2).max(1);
+            self.count = (self.count * 3 / 4).max(1);
         } else if took < AIM / 2 && names.len() == self.count {
             self.count = (self.count * 2).min(MOST);
         }

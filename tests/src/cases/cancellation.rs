@@ -1,6 +1,8 @@
 //! Calls whose futures are dropped: each has full effect or none, and the saver keeps working.
 
-use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, ListQuery, PruneStrategy, SaverExt};
+use checkpoint_core::{
+    BaseCheckpointSaver, CheckpointConfig, ListQuery, PruneStrategy, RetainOptions, Retention, SaverExt,
+};
 use futures_util::StreamExt;
 
 use crate::case::{Ctx, Need};
@@ -14,6 +16,7 @@ cases!("cancellation";
     delete_thread_is_whole_or_absent,
     copy_thread_is_whole_or_absent [Need::CopyThread],
     prune_is_whole_or_absent [Need::Prune],
+    retain_is_whole_or_absent [Need::Retain],
     delete_for_runs_is_whole_or_absent [Need::DeleteForRuns],
     reads_may_be_dropped,
     setup_may_be_dropped,
@@ -117,6 +120,39 @@ async fn prune_is_whole_or_absent(ctx: Ctx) -> Done {
         ensure!(kept == stored || kept == stored[..1], "{} of 5 checkpoints after {polls} polls", left.len());
         let orphan = left.first().is_some_and(|tuple| tuple.parent_config.is_none());
         ensure_eq!(orphan, left.len() == 1, "whether the parent was cleared");
+    }
+    cuts.check(ctx.waits())
+}
+
+async fn retain_is_whole_or_absent(ctx: Ctx) -> Done {
+    let mut cuts = Cuts::default();
+    let (policy, options) = (Retention::new().keep_last(2), RetainOptions::default());
+    for polls in rounds() {
+        let threads = [ctx.thread(), ctx.thread()];
+        let mut stored = Vec::new();
+        for thread_id in &threads {
+            let chain = chain(ctx.saver(), thread_id, "", 5).await?;
+            for config in &chain {
+                write(ctx.saver(), config, "task", &[("ch", "value".into())]).await?;
+            }
+            stored.push(newest_first(&chain));
+        }
+        let names = threads.each_ref().map(|thread_id| &**thread_id);
+        cuts.run(ctx.saver().retain(&names, &policy, &options), polls).await.transpose()?;
+        settle(&ctx).await?;
+        for (thread_id, stored) in threads.iter().zip(stored) {
+            let left = ctx.saver().list_all(ListQuery::thread(thread_id.clone())).await?;
+            let kept: Vec<_> = left.iter().map(|tuple| tuple.checkpoint.id.clone()).collect();
+            ensure!(
+                kept == stored || kept == stored[..2],
+                "{} of 5 checkpoints after {polls} polls",
+                left.len()
+            );
+            let writes: usize = left.iter().map(|tuple| tuple.pending_writes.len()).sum();
+            ensure_eq!(writes, left.len(), "writes after {polls} polls");
+        }
+        // The next run continues.
+        repeat!(ctx.saver().retain(&names, &policy, &options))?;
     }
     cuts.check(ctx.waits())
 }

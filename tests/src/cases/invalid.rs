@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use checkpoint_core::retention::UsageOptions;
 use checkpoint_core::{
     BaseCheckpointSaver, Bytes, ChannelValue, CheckpointConfig, CheckpointMetadata, ErrorKind, ListQuery,
-    PruneStrategy, RekeyOptions, Result, SaverExt, TypedBytes, Value,
+    PruneStrategy, RekeyOptions, Result, RetainOptions, Retention, SaverExt, TypedBytes, Value,
 };
 
 use crate::case::{Ctx, Failure, Need};
@@ -196,6 +197,15 @@ async fn missing_operations_are_unsupported(ctx: Ctx) -> Done {
             for strategy in [PruneStrategy::KeepLatest, PruneStrategy::Delete] {
                 is_unsupported(saver.prune(&[&thread_id], strategy).await, backend, "prune")?;
             }
+        }
+        if !capabilities.retain {
+            let (policy, options) = (Retention::new().keep_last(1), RetainOptions::default());
+            let done = saver.retain(&[&thread_id], &policy, &options).await.map(|_| ());
+            is_unsupported(done, backend, "retain")?;
+        }
+        if !capabilities.usage {
+            let done = saver.usage(&UsageOptions::default()).await.map(|_| ());
+            is_unsupported(done, backend, "usage")?;
         }
     }
     for saver in [&lacking, ctx.saver()] {

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use checkpoint_core::retention::{Limits, RetainReport, Rule};
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple,
-    Filter, InMemorySaver, ListQuery, PruneStrategy, SaverCapabilities, SaverExt, Str, ThreadInfo,
-    ThreadQuery, id, special,
+    Filter, InMemorySaver, ListQuery, PruneStrategy, RetainOptions, Retention, SaverCapabilities, SaverExt,
+    Str, ThreadInfo, ThreadQuery, id, special,
 };
 use futures_util::TryStreamExt;
 use proptest::prelude::*;
@@ -74,6 +76,23 @@ enum Operation {
         threads: Vec<usize>,
         delete: bool,
     },
+    Retain {
+        threads: Vec<usize>,
+        policy: Policy,
+        dry_run: bool,
+    },
+}
+
+/// A policy. Ages are the numbers of ids: what is older than that one goes.
+#[derive(Debug, Clone)]
+struct Policy {
+    keep_last: Option<usize>,
+    max_age: Option<usize>,
+    idle_for: Option<usize>,
+    of_root: Option<usize>,
+    pin: Option<usize>,
+    keep_branch_points: bool,
+    include_waiting: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -116,7 +135,27 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
             limit,
             run,
         });
+    let rules = (
+        proptest::option::of(1..4_usize),
+        proptest::option::of(0..IDS),
+        proptest::option::weighted(0.3, 0..IDS),
+        proptest::option::weighted(0.2, 1..3_usize),
+        proptest::option::weighted(0.2, 0..4_usize),
+    );
+    let retain = (
+        proptest::collection::vec(0..THREADS, 0..3),
+        rules,
+        any::<(bool, bool)>(),
+        select(vec![false, false, true]),
+    )
+        .prop_map(|(threads, rules, (keep_branch_points, include_waiting), dry_run)| {
+            let (keep_last, max_age, idle_for, of_root, pin) = rules;
+            let policy =
+                Policy { keep_last, max_age, idle_for, of_root, pin, keep_branch_points, include_waiting };
+            Operation::Retain { threads, policy, dry_run }
+        });
     let one = prop_oneof![
+        2 => retain,
         10 => put,
         6 => put_writes,
         3 => get_tuple,
@@ -291,9 +330,44 @@ impl World {
                 let strategy = if *delete { PruneStrategy::Delete } else { PruneStrategy::KeepLatest };
                 compare!(self, "prune", |saver| saver.prune(&threads, strategy));
             }
-            Operation::DeleteForRuns { .. } | Operation::CopyThread { .. } | Operation::Prune { .. } => {}
+            Operation::Retain { threads, policy, dry_run } if self.capabilities.retain => {
+                let threads: Vec<_> = threads.iter().map(|thread| self.thread(*thread)).collect();
+                let threads: Vec<_> = threads.iter().map(|thread| &**thread).collect();
+                let (policy, now) = self.retention(policy);
+                let options = RetainOptions::default().dry_run(*dry_run).now(now);
+                compare!(self, format!("{policy:?}"), |saver| async {
+                    saver.retain(&threads, &policy, &options).await.map(without_bytes)
+                });
+            }
+            Operation::DeleteForRuns { .. }
+            | Operation::CopyThread { .. }
+            | Operation::Prune { .. }
+            | Operation::Retain { .. } => {}
         }
         Ok(())
+    }
+
+    /// A policy whose ages lie between the ids of this run, and the present for it.
+    fn retention(&self, policy: &Policy) -> (Retention, SystemTime) {
+        let now = self.ids.iter().filter_map(|id| id::unix_micros(id)).max().unwrap_or_default() + 1_000_000;
+        let age = |number: usize| {
+            let time = id::unix_micros(&self.id(number)).unwrap_or(now);
+            Duration::from_micros(u64::try_from(now - time).unwrap_or(1))
+        };
+        let mut retention = Retention::new()
+            .keep_branch_points(policy.keep_branch_points)
+            .include_waiting(policy.include_waiting);
+        retention.limits.keep_last = policy.keep_last;
+        retention.limits.max_age = policy.max_age.map(age);
+        retention.idle_for = policy.idle_for.map(age);
+        if let Some(count) = policy.of_root {
+            retention = retention.in_namespace("", Limits::new().keep_last(count));
+        }
+        if let Some(run) = policy.pin {
+            retention = retention.pin(Filter::new().eq("run_id", &*self.run_id(run)));
+        }
+        let since_epoch = Duration::from_micros(u64::try_from(now).unwrap_or_default());
+        (retention, UNIX_EPOCH + since_epoch)
     }
 
     async fn compare_tuple(&self, config: &CheckpointConfig) -> Done {
@@ -396,4 +470,12 @@ fn value(seed: u8) -> checkpoint_core::Result<ChannelValue> {
 fn write(channel: usize, seed: u8) -> checkpoint_core::Result<(Str, ChannelValue)> {
     let channels = ["a", "log", "b", special::RESUME, special::INTERRUPT];
     Ok((Str::from(channels.get(channel).copied().unwrap_or_default()), value(seed)?))
+}
+
+/// A report without bytes, which depend on how a database stores values.
+fn without_bytes(mut report: RetainReport) -> RetainReport {
+    for rule in [Rule::IdleFor, Rule::KeepLast, Rule::MaxAge] {
+        report.by_mut(rule).bytes = 0;
+    }
+    report
 }

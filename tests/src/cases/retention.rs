@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use checkpoint_core::retention::{Freed, Limits, RetainSummary, Rule};
+use checkpoint_core::retention::{Freed, Limits, RetainSummary, Rule, UsageOptions};
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, Checkpoint, CheckpointConfig, CheckpointMetadata, ErrorKind, Filter,
     ListQuery, Result, RetainOptions, RetainReport, Retention, SaverExt, Str, ThreadQuery, id, special,
@@ -14,6 +14,7 @@ use crate::fixture::{
     Done, at_version, chain, checkpoint, encode, expect_kind, id_of, ids, list, metadata, newest_first,
     prepared, put, put_with, read, snapshot, triples, value, write,
 };
+use crate::target::{Facility, OpenOptions};
 
 cases!("retention", [Need::Retain];
     keep_last_keeps_the_newest,
@@ -45,6 +46,7 @@ cases!("retention", [Need::Retain];
     runs_may_be_repeated_and_broken_off,
     two_runs_at_once,
     writers_lose_nothing_meanwhile,
+    usage_counts_everything [Need::Usage, Need::Target(Facility::Fresh)],
 );
 
 const HOUR: u64 = 60 * 60;
@@ -678,5 +680,47 @@ async fn writers_lose_nothing_meanwhile(ctx: Ctx) -> Done {
     run(&ctx, &prefix, &policy).await?;
     let count = counts(&ctx, &[&format!("{prefix}-0")]).await?;
     ensure_eq!(count, 1, "checkpoints that are left of a writer");
+    Ok(())
+}
+
+async fn usage_counts_everything(ctx: Ctx) -> Done {
+    let target = ctx.target().fresh().await?;
+    let saver = target.open(OpenOptions::default()).await?;
+    saver.setup().await?;
+    let options = UsageOptions::default().largest(2);
+    let none = saver.usage(&options).await?;
+    ensure_eq!((none.threads, none.checkpoints, none.writes, none.bytes), (0, 0, 0, 0), "an empty database");
+    for (thread_id, size, steps) in [("small", 10, 2), ("large", 50_000, 2), ("middle", 20_000, 3)] {
+        let mut config = CheckpointConfig::new(thread_id);
+        for step in 0..steps {
+            // It does not compress.
+            let bytes: Vec<u8> =
+                (0..size / 16).flat_map(|_| id::uuid6(0).as_bytes()[20..36].to_vec()).collect();
+            let made = at_version(step + 1, &[("data", crate::fixture::bytes(bytes))]);
+            config = put(&saver, &config, &made).await?;
+        }
+        write(&saver, &config, "task", &[("ch", "value".into())]).await?;
+    }
+    let mut old = Checkpoint::with_id("1ed00000-0000-6000-8000-000000000000");
+    old.ts = "2022-11-13T00:00:00+00:00".into();
+    put(&saver, &CheckpointConfig::new("old"), &old).await?;
+    let mut dated = Checkpoint::with_id("00000001-0000-4000-8000-000000000000");
+    dated.ts = "2021-02-03T04:05:06+00:00".into();
+    put(&saver, &CheckpointConfig::new("old"), &dated).await?;
+    let usage = saver.usage(&options).await?;
+    ensure_eq!((usage.threads, usage.checkpoints, usage.writes), (4, 9, 3), "threads, checkpoints, writes");
+    ensure!(usage.bytes > 100_000, "{} bytes", usage.bytes);
+    let largest: Vec<_> = usage.largest.iter().map(|thread| &*thread.thread_id).collect();
+    ensure_eq!(largest, ["large", "middle"], "the largest threads");
+    let counts: Vec<_> = usage.largest.iter().map(|thread| (thread.checkpoints, thread.writes)).collect();
+    ensure_eq!(counts, [(2, 1), (3, 1)], "their checkpoints and writes");
+    let of_old = id::isoformat(id::unix_micros(&old.id).unwrap_or_default());
+    let days = [of_old.get(..10).unwrap_or_default(), "2021-02-03"];
+    for day in days {
+        ensure_eq!(usage.days.get(day).map(|day| day.checkpoints), Some(1), "checkpoints of {day}");
+    }
+    let counted: u64 = usage.days.values().map(|day| day.checkpoints).sum();
+    ensure_eq!(counted, usage.checkpoints, "checkpoints of all days");
+    saver.close().await?;
     Ok(())
 }

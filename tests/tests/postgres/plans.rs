@@ -31,6 +31,8 @@ fn is_acceptable(call: &str, access: &Access, one_thread: bool) -> bool {
         "copy_thread" | "delete_thread" | "retain" | "rekey" => {
             access.index.ends_with("_thread_id_idx") || (one_thread && access.how == "Seq Scan")
         }
+        // The transaction of a run turns scans of whole tables off.
+        "retain by keys" => one_thread,
         "list of a thread" => access.table == "checkpoints" && (one_thread || !access.index.is_empty()),
         // The row that was found by its key.
         "rekey of a value" => access.how == "Tid Scan",
