@@ -24,6 +24,9 @@ use crate::runtime;
 /// How many runtimes a saver has clients for.
 const RUNTIMES: usize = 8;
 
+/// How many bytes of records one insert has, unless a single document has more.
+const LONGEST_REQUEST: usize = 16 << 20;
+
 /// How many documents of any length fit into one response.
 const FEW: u32 = 5;
 
@@ -202,17 +205,35 @@ impl Mongo {
         Ok(self.find(find).await?.pop())
     }
 
-    /// Inserts documents.
+    /// Inserts documents: in one request, or in several if they are long, because a request has a time limit.
     pub(crate) async fn insert(&self, documents: &[Document], is_ordered: bool) -> Result<Inserted> {
-        if documents.is_empty() {
-            return Ok(Inserted::All);
+        let (mut from, mut bytes) = (0, 0);
+        let mut duplicates = Vec::new();
+        for (at, document) in documents.iter().enumerate() {
+            let length = bytes_of(document);
+            let is_last = at + 1 == documents.len();
+            bytes += length;
+            let next = documents.get(at + 1).map_or(0, bytes_of);
+            if !is_last && bytes + next <= LONGEST_REQUEST {
+                continue;
+            }
+            let part = documents.get(from..=at).unwrap_or_default();
+            if let Inserted::Duplicates(found) = self.insert_part(part, is_ordered).await? {
+                duplicates.extend(found.into_iter().map(|number| from + number));
+                if is_ordered {
+                    break;
+                }
+            }
+            (from, bytes) = (at + 1, 0);
         }
+        Ok(if duplicates.is_empty() { Inserted::All } else { Inserted::Duplicates(duplicates) })
+    }
+
+    async fn insert_part(&self, documents: &[Document], is_ordered: bool) -> Result<Inserted> {
         let of = self.collection();
         let act = |database: Database| {
             let options = InsertManyOptions::builder().ordered(is_ordered).build();
-            let all = of(&database);
-            // Encoded at once; the task needs nothing of the caller.
-            let insert = documents.to_vec();
+            let (all, insert) = (of(&database), documents.to_vec());
             async move {
                 match all.insert_many(insert).with_options(options).await {
                     Ok(_) => Ok(Inserted::All),

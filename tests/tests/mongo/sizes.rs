@@ -13,7 +13,7 @@ use crate::shared::mongo::{Server, Test, tests};
 /// Bytes that do not repeat.
 fn noise(length: usize) -> Vec<u8> {
     let number = |at: usize| u32::try_from(at).unwrap().wrapping_mul(2_654_435_761).to_be_bytes();
-    (0..length / 4 + 1).flat_map(number).take(length).collect()
+    (0..=length / 4).flat_map(number).take(length).collect()
 }
 
 async fn values_of_every_size(server: &Server) {

@@ -113,7 +113,10 @@ fn cost(call: Call) -> Cost {
         Call::PutUnchanged | Call::PutOrphaned => return Cost::new(2, 2),
         Call::Lease | Call::GetNothing => 1,
         Call::PutWritesConditional | Call::GetTuple => 2,
-        Call::PutOntoParent | Call::PutConditional | Call::AcquireLease => 3,
+        Call::PutOntoParent
+        | Call::PutConditional
+        | Call::AcquireLease
+        | Call::RekeyNothing { dry_run: true } => 3,
         Call::PruneDelete { threads } => threads,
         Call::Setup => return Cost::new(1, 2),
         // These checkpoints have no values that are not inline; the writes are read. A full page may not be the last one.
@@ -121,12 +124,10 @@ fn cost(call: Call) -> Cost {
         Call::ListThreads { threads, with_state } => threads.div_ceil(128) * if with_state { 3 } else { 1 },
         Call::ListThreadIds { threads } => threads.div_ceil(128),
         Call::DeltaChannelHistory { ancestors } => 1 + 2 * ancestors.div_ceil(64),
-        Call::CopyThread { .. } => 6,
+        Call::CopyThread { .. } | Call::RekeyNothing { dry_run: false } => 6,
         Call::PruneKeepLatest { threads, .. } => threads * 10,
         Call::DeleteForRuns { threads } => 1 + 5 * threads,
         Call::Rekey { values, writes } => 14 + values + writes,
-        Call::RekeyNothing { dry_run: true } => 3,
-        Call::RekeyNothing { dry_run: false } => 6,
     };
     Cost::new(round_trips, Cost::ANY)
 }
