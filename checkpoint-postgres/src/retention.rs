@@ -110,12 +110,11 @@ pub(crate) async fn prune_behind(
     let (threads, checkpoint_ns) = (&[config.thread_id()], config.checkpoint_ns());
     let scope = Scope::Namespace(threads, checkpoint_ns);
     let prune = async {
-        let counted = match counted {
-            Some(counted) => counted,
-            None => {
-                let connection = shared.database.connection().await?;
-                count(shared, &connection, config.thread_id(), checkpoint_ns, keep).await?
-            }
+        let counted = if let Some(counted) = counted {
+            counted
+        } else {
+            let connection = shared.database.connection().await?;
+            count(shared, &connection, config.thread_id(), checkpoint_ns, keep).await?
         };
         if !keep.is_due_at_sample(counted, checkpoint_id) {
             return Ok(());
@@ -141,12 +140,11 @@ pub(crate) async fn usage(shared: &Shared, options: &UsageOptions) -> Result<Usa
     let largest = i64::try_from(options.largest).unwrap_or(i64::MAX);
     for row in &shared.replica.query(&shared.sql.thread_sizes, &params![INT8: largest]).await? {
         let (checkpoints, writes, bytes) = (unsigned(row, 1)?, unsigned(row, 2)?, unsigned(row, 3)?);
-        match row::optional_text(row, 0)? {
-            Some(thread_id) => usage.largest.push(ThreadUsage { thread_id, checkpoints, writes, bytes }),
-            None => {
-                (usage.checkpoints, usage.writes, usage.bytes) = (checkpoints, writes, bytes);
-                usage.threads = unsigned(row, 4)?;
-            }
+        if let Some(thread_id) = row::optional_text(row, 0)? {
+            usage.largest.push(ThreadUsage { thread_id, checkpoints, writes, bytes });
+        } else {
+            (usage.checkpoints, usage.writes, usage.bytes) = (checkpoints, writes, bytes);
+            usage.threads = unsigned(row, 4)?;
         }
     }
     for row in &shared.replica.query(&shared.sql.day_sizes, &[]).await? {
@@ -172,7 +170,7 @@ async fn lock_threads<'a>(
     // In one round trip. Where the estimates are far off, as for keys in arrays, the server would sort texts.
     let settings = transaction
         .batch("SET LOCAL enable_seqscan = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL work_mem = '16MB'");
-    let (_, rows) = try_join(settings, transaction.query(&shared.sql.lock_threads, &params)).await?;
+    let ((), rows) = try_join(settings, transaction.query(&shared.sql.lock_threads, &params)).await?;
     let (mut locked, mut busy) = (Vec::new(), Vec::new());
     for (thread_id, row) in threads.iter().zip(&rows) {
         if column(row, 0)? {

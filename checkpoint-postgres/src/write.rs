@@ -79,7 +79,7 @@ pub(crate) async fn put(
     };
     let prune_behind = async |count| match shared.keep_last {
         Some(keep) if keep.samples(&checkpoint.id) => {
-            retention::prune_behind(shared, config, &checkpoint.id, keep, count).await
+            retention::prune_behind(shared, config, &checkpoint.id, keep, count).await;
         }
         _ => {}
     };
@@ -101,7 +101,7 @@ pub(crate) async fn put(
     }
     let first = if is_plain && options.unchanged.is_empty() { all } else { new_versions };
     for new_versions in [first, all] {
-        let Stored { is_stored, found, .. } = attempt(new_versions, Mode::Conditional).await?;
+        let Outcome { is_stored, found, .. } = attempt(new_versions, Mode::Conditional).await?;
         match options.decide(config, found)? {
             Decision::Repeats(checkpoint_id) => return Ok(config.for_checkpoint(checkpoint_id)),
             Decision::Store if is_stored => {
@@ -147,7 +147,7 @@ enum Mode {
 
 /// Whether a checkpoint was stored, and what a conditional `put` found.
 #[derive(Debug, Default)]
-struct Stored {
+struct Outcome {
     is_stored: bool,
     found: Found,
     /// How many checkpoints the namespace then has, if they were counted.
@@ -166,7 +166,7 @@ struct CheckpointRow<'a> {
 }
 
 impl CheckpointRow<'_> {
-    async fn store(self, shared: &Shared, connection: &Connection, mode: Mode) -> Result<Stored> {
+    async fn store(self, shared: &Shared, connection: &Connection, mode: Mode) -> Result<Outcome> {
         let Document { json, blobs, carried_over } = self.document;
         let (thread_id, checkpoint_ns) = (self.config.thread_id(), self.config.checkpoint_ns());
         let (lock, parent) = (Lock::of(thread_id), self.config.checkpoint_id());
@@ -192,7 +192,7 @@ impl CheckpointRow<'_> {
             params.extend(lease.iter().flat_map(LeaseParams::params));
             let sql = if lease.is_some() { &shared.sql.put_if_leased } else { &shared.sql.put_if };
             let rows = connection.query_in_transaction(&lock::conditional(lock), sql, &params).await?;
-            return rows.first().map_or_else(|| Ok(Stored::default()), |row| self.stored(row));
+            return rows.first().map_or_else(|| Ok(Outcome::default()), |row| self.stored(row));
         }
         let mut params: Vec<Param<'_>> = params![
             INT4: lock::CLASS, *lock.key();
@@ -214,7 +214,7 @@ impl CheckpointRow<'_> {
         }
         if mode == Mode::Waiting {
             connection.execute_in_transaction(&lock::take(&[], &[lock]), sql, &params).await?;
-            return Ok(Stored { is_stored: true, ..Stored::default() });
+            return Ok(Outcome { is_stored: true, ..Outcome::default() });
         }
         let put = connection.query(sql, &params);
         let keep_last = shared.keep_last.filter(|keep| keep.samples(self.checkpoint_id));
@@ -228,11 +228,11 @@ impl CheckpointRow<'_> {
             }
         };
         let is_stored = rows.first().map_or(Ok(false), |row| column(row, 0))?;
-        Ok(Stored { is_stored, count, ..Stored::default() })
+        Ok(Outcome { is_stored, count, ..Outcome::default() })
     }
 
     /// Reads the row of a conditional put.
-    fn stored(self, row: &Row) -> Result<Stored> {
+    fn stored(self, row: &Row) -> Result<Outcome> {
         let parent_is_stored = column(row, found::HAS_PARENT)?;
         let newest = row::optional_text(row, found::NEWEST)?;
         // The statement saw a newest checkpoint that was deleted before it locked it.
@@ -244,7 +244,7 @@ impl CheckpointRow<'_> {
             parent_is_stored,
             newest,
         };
-        Ok(Stored { is_stored: column(row, found::STORED)?, found, count: None })
+        Ok(Outcome { is_stored: column(row, found::STORED)?, found, count: None })
     }
 }
 

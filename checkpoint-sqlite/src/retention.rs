@@ -114,13 +114,13 @@ pub(crate) fn prune_behind(
 }
 
 /// Measures the file, all of it in one state.
-pub(crate) fn usage(config: &Config, open: &Open, options: &UsageOptions) -> Result<Usage> {
+pub(crate) fn usage(config: &Config, open: &Open, options: UsageOptions) -> Result<Usage> {
     open.snapshot(|open| {
         let mut usage = Usage::default();
         let thread = |row: &Row<'_>| {
             let (thread_id, checkpoints) = (row::text(row, 0)?, count(row, 1)?);
             let (writes, bytes) = (count(row, 2)?, count(row, 3)?);
-            usage.add_thread(ThreadUsage { thread_id, checkpoints, writes, bytes }, options);
+            usage.add_thread(ThreadUsage { thread_id, checkpoints, writes, bytes }, &options);
             Ok(None::<()>)
         };
         query_all(open, sql::SELECT_THREAD_SIZES, (), thread)?;

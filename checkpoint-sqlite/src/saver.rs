@@ -242,7 +242,7 @@ impl BaseCheckpointSaver for SqliteSaver {
 
     async fn usage(&self, options: &UsageOptions) -> Result<Usage> {
         let options = *options;
-        let usage = self.workers.read(move |config, open| retention::usage(config, open, &options));
+        let usage = self.workers.read(move |config, open| retention::usage(config, open, options));
         self.workers.calls.run(Operation::usage(), usage).await
     }
 
