@@ -300,7 +300,7 @@ impl Batch {
             return Ok(HashMap::new());
         }
         let (of_threads, namespaces, ids) = &keys;
-        let params = params![TEXT_ARRAY: of_threads, namespaces, ids];
+        let params = params![TEXT_ARRAY: of_threads, namespaces, ids, threads];
         let mut of_threads = params![TEXT_ARRAY: threads].to_vec();
         let namespace = self.namespace.as_deref();
         let sql = match &namespace {
@@ -345,7 +345,9 @@ impl Batch {
             }
         }
         if !ids.is_empty() {
-            let params = params![TEXT_ARRAY: threads, namespaces, ids];
+            let mut once = threads.clone();
+            once.dedup();
+            let params = params![TEXT_ARRAY: threads, namespaces, ids, once];
             transaction.query(&shared.sql.cut_parents, &params).await?;
         }
         Ok(())

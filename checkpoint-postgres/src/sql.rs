@@ -215,10 +215,10 @@ statements! { |s|
     stored_in_namespace: "retain" = retention::stored(s, true);
     stored_writes_in_namespace: "retain" = retention::writes(s, true);
     count_checkpoints: "put with keep_last" = retention::count(s);
-    tasks: "retain by keys" = retention::tasks(s);
+    tasks: "retain of interrupted threads" = retention::tasks(s);
     summaries: "retain" = retention::summaries(s);
-    delete_checkpoints: "retain by keys" = retention::delete(s);
-    cut_parents: "retain by keys" = retention::cut_parents(s);
+    delete_checkpoints: "retain" = retention::delete(s);
+    cut_parents: "retain" = retention::cut_parents(s);
     delete_unnamed_blobs: "retain" = retention::delete_blobs(s, false);
     delete_unnamed_blobs_in_namespace: "retain" = retention::delete_blobs(s, true);
     count_unnamed_blobs: "retain" = retention::count_blobs(s);

@@ -21,7 +21,7 @@ const SOAK: &str = "CHECKPOINT_TEST_SOAK";
 const SLOWEST: [&str; 6] = ["mongo", "redis", "store_postgres", "postgres", "python", "store"];
 
 /// The tests that `--quick` skips and `soak` prolongs: by binary and module.
-const LONG: [(&str, &str); 10] = [
+const LONG: [(&str, &str); 12] = [
     ("sqlite", "agents::"),
     ("postgres", "agents::"),
     ("postgres", "faults::"),
@@ -32,6 +32,8 @@ const LONG: [(&str, &str); 10] = [
     ("redis", "faults::"),
     ("redis", "races::"),
     ("redis", "sentinel::"),
+    ("mongo", "faults::"),
+    ("mongo", "races::"),
 ];
 
 /// The package of the test binaries with the suite.

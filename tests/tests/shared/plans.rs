@@ -34,7 +34,7 @@ impl Plan {
         let text = |key: &str| node[key].as_str().unwrap_or_default();
         let (kind, relation) = (text("Node Type"), text("Relation Name"));
         self.kinds.push(kind.to_owned());
-        let table = if relation.is_empty() { heap } else { relation };
+        let table = if relation.is_empty() && kind.starts_with("Bitmap") { heap } else { relation };
         if kind.ends_with("Scan") && kind != "Bitmap Heap Scan" && !table.is_empty() {
             let [table, how, index] = [table, kind, text("Index Name")].map(str::to_owned);
             self.accesses.push(Access { table, how, index });
