@@ -48,7 +48,7 @@ impl Limits {
     }
 }
 
-/// Which checkpoints stay; see the [module's page](self) for how the rules combine.
+/// Which checkpoints stay; see the [module's page](super) for how the rules combine.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Retention {
