@@ -63,6 +63,7 @@ pub struct TestBinary {
     savers: Vec<Result<Arc<dyn Target>, Missing>>,
     stores: Vec<Result<Arc<dyn StoreTarget>, Missing>>,
     others: Vec<Trial>,
+    ignored: Option<fn(&str, &str) -> bool>,
 }
 
 impl TestBinary {
@@ -92,6 +93,13 @@ impl TestBinary {
         self
     }
 
+    /// Ignores the tests for which this is true of the target's name and of their own. `--include-ignored` runs them.
+    #[must_use]
+    pub fn ignoring(mut self, is_ignored: fn(&str, &str) -> bool) -> Self {
+        self.ignored = Some(is_ignored);
+        self
+    }
+
     /// Reads the arguments of `cargo test`, runs the tests in parallel, prints as `cargo test` does.
     pub fn run(self) -> ExitCode {
         let arguments = Arguments::from_args();
@@ -113,6 +121,13 @@ impl TestBinary {
         };
         all.extend(stores);
         all.extend(self.others);
+        if let Some(is_ignored) = self.ignored {
+            let mark = |trial: Trial| {
+                let is_ignored = is_ignored(trial.kind(), trial.name());
+                trial.with_ignored_flag(is_ignored)
+            };
+            all = all.into_iter().map(mark).collect();
+        }
         // The targets, which `self` holds, are dropped after the last case.
         libtest_mimic::run(&arguments, all).exit_code()
     }
