@@ -170,12 +170,11 @@ impl Target for Mongo {
 
     fn offers(&self, facility: Facility) -> bool {
         match facility {
-            Facility::WholeCheckpoints => false,
+            Facility::WholeCheckpoints | Facility::KeepLast => false,
             // The counts do not depend on the server, and this one is the faster one.
             Facility::RoundTrips => self.server.kind() == Kind::Java && self.variant == Variant::Default,
             // Every case is repeated with each cipher.
             Facility::Cipher => self.server.kind() == Kind::Java || runs_all(),
-            Facility::KeepLast => false,
             _ => true,
         }
     }
