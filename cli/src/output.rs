@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use checkpoint_core::id;
+use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -59,7 +60,7 @@ pub(crate) fn thread(thread_id: &str) -> Cow<'_, str> {
 
 /// The terminal's width in columns, if standard output is one.
 pub(crate) fn width() -> Option<usize> {
-    io::stdout().is_terminal().then(|| comfy_table::Table::new().width().map(usize::from)).flatten()
+    io::stdout().is_terminal().then(|| Table::new().width().map(usize::from)).flatten()
 }
 
 /// Truncates a styled line to a number of columns.
@@ -102,6 +103,21 @@ pub(crate) fn time(ts: &str, checkpoint_id: &str) -> String {
     let (date, clock) = text.split_once('T').unwrap_or((&text, ""));
     let seconds: String = clock.chars().take(12).take_while(|c| matches!(c, '0'..='9' | ':' | '.')).collect();
     clean(&format!("{date} {seconds}")).into_owned()
+}
+
+/// A table whose columns but the first are numbers.
+pub(crate) fn numbers<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header);
+    rows.for_each(|row| {
+        table.add_row(row);
+    });
+    for column in 1..N {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
 }
 
 /// A progress bar on standard error; hidden if that is no terminal.

@@ -4,7 +4,6 @@ use std::io::Write;
 
 use checkpoint_core::retention::{Freed, RetainBatch, RetainOptions, RetainReport, RetainSummary, Rule};
 use checkpoint_core::{BaseCheckpointSaver, SaverExt, Str, ThreadQuery};
-use comfy_table::{CellAlignment, Table, presets};
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
 use indicatif::{HumanBytes, HumanCount};
@@ -95,22 +94,15 @@ fn print(report: &RetainReport, failed: u64, dry_run: bool, json: bool) -> Resul
         return Ok(out.flush()?);
     }
     if total != Freed::default() {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_header(["RULE", "THREADS", "CHECKPOINTS", "WRITES", "BYTES"]);
-        let mut row = |name: &str, freed: &Freed| {
+        let row = |name: &str, freed: &Freed| {
             let Freed { threads, checkpoints, writes, bytes, .. } = freed;
-            let counts = [threads, checkpoints, writes].map(|count| HumanCount(*count).to_string());
-            let cells = std::iter::once(name.replace('_', "-")).chain(counts);
-            table.add_row(cells.chain([HumanBytes(*bytes).to_string()]).collect::<Vec<_>>());
+            let [threads, checkpoints, writes] =
+                [threads, checkpoints, writes].map(|count| HumanCount(*count).to_string());
+            [name.replace('_', "-"), threads, checkpoints, writes, HumanBytes(*bytes).to_string()]
         };
         let applied = rules.iter().filter(|rule| *report.by(**rule) != Freed::default());
-        applied.for_each(|rule| row(rule.as_str(), report.by(*rule)));
-        row("total", &total);
-        for column in 1..5 {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
+        let rows = applied.map(|rule| row(rule.as_str(), report.by(*rule))).chain([row("total", &total)]);
+        let table = output::numbers(["RULE", "THREADS", "CHECKPOINTS", "WRITES", "BYTES"], rows);
         writeln!(out, "{table}")?;
     }
     let (would, threads) = (if dry_run { "would go" } else { "removed" }, report.threads);

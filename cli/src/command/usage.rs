@@ -4,7 +4,6 @@ use std::io::Write;
 
 use checkpoint_core::retention::{Freed, RetainOptions, RetainSummary, Usage, UsageOptions};
 use checkpoint_core::{BaseCheckpointSaver, SaverExt, ThreadQuery};
-use comfy_table::{CellAlignment, Table, presets};
 use futures_util::TryStreamExt;
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::{Value as Json, json};
@@ -37,21 +36,6 @@ pub(crate) async fn run(saver: &Saver, asked: &AskedUsage, json: bool) -> Result
     bar.finish_and_clear();
     print(&usage, would_go.as_ref(), asked.days, json)?;
     failures.into_result(usage.threads)
-}
-
-/// A table whose columns but the first are numbers.
-fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header);
-    rows.for_each(|row| {
-        table.add_row(row);
-    });
-    for column in 1..N {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
 }
 
 fn print(usage: &Usage, would_go: Option<&Freed>, days: usize, json: bool) -> Result<()> {
@@ -95,7 +79,7 @@ fn print(usage: &Usage, would_go: Option<&Freed>, days: usize, json: bool) -> Re
                 HumanBytes(thread.bytes).to_string(),
             ]
         });
-        writeln!(out, "{}\n", table(["LARGEST THREADS", "CHECKPOINTS", "WRITES", "BYTES"], rows))?;
+        writeln!(out, "{}\n", output::numbers(["LARGEST THREADS", "CHECKPOINTS", "WRITES", "BYTES"], rows))?;
     }
     if newest().next().is_some() {
         let rows = newest().map(|(day, held)| {
@@ -105,7 +89,11 @@ fn print(usage: &Usage, would_go: Option<&Freed>, days: usize, json: bool) -> Re
                 HumanBytes(held.bytes).to_string(),
             ]
         });
-        writeln!(out, "{}\n", table(["DAY (UTC)", "CHECKPOINTS", "BYTES WITHOUT SHARED VALUES"], rows))?;
+        writeln!(
+            out,
+            "{}\n",
+            output::numbers(["DAY (UTC)", "CHECKPOINTS", "BYTES WITHOUT SHARED VALUES"], rows)
+        )?;
     }
     let plural = if usage.threads == 1 { "thread" } else { "threads" };
     let mut line = vec![

@@ -18,6 +18,7 @@ use shared::server;
 mod shared {
     pub(crate) mod mongo;
     pub(crate) mod runtimes;
+    pub(crate) mod saver_runtimes;
     pub(crate) mod server;
     pub(crate) mod soak;
     pub(crate) mod trials;

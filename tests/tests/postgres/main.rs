@@ -22,6 +22,7 @@ mod shared {
     pub(crate) mod plans;
     pub(crate) mod postgres;
     pub(crate) mod runtimes;
+    pub(crate) mod saver_runtimes;
     pub(crate) mod server;
     pub(crate) mod soak;
     pub(crate) mod trials;

@@ -18,6 +18,7 @@ mod shared {
     pub(crate) mod faulty;
     pub(crate) mod redis;
     pub(crate) mod runtimes;
+    pub(crate) mod saver_runtimes;
     pub(crate) mod server;
     pub(crate) mod soak;
     pub(crate) mod trials;
