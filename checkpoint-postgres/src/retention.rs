@@ -27,6 +27,14 @@ use crate::sql::summary as at;
 /// The most threads of one transaction: the server's lock table has space for some thousand locks.
 const MAX_THREADS: usize = 256;
 
+/// Where the estimates are far off, as for keys in arrays, the server would sort texts.
+const SETTINGS: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; \
+                        SET LOCAL work_mem = '16MB'";
+
+/// After a crash of the server a later call removes the checkpoints again, so none waits for the disk.
+const SETTINGS_BEHIND: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; \
+                               SET LOCAL synchronous_commit = off";
+
 /// Keeps of each namespace the newest checkpoint, the ancestors that its delta channels need, and the parent of an old
 /// one that has the sends.
 pub(crate) async fn keep_latest(shared: &Shared, thread_id: &str) -> Result<()> {
@@ -65,7 +73,7 @@ pub(crate) async fn retain(
         } else {
             let run = |mut connection: Connection| async move {
                 let transaction = connection.begin().await?;
-                let (locked, busy) = lock_threads(shared, &transaction, threads).await?;
+                let (locked, busy) = lock_threads(shared, &transaction, threads, SETTINGS).await?;
                 let batch = Batch::read(shared, &transaction, Scope::Threads(&locked), policy, now).await?;
                 let values = batch.remove(shared, &transaction).await?;
                 transaction.commit().await?;
@@ -121,7 +129,7 @@ pub(crate) async fn prune_behind(
         }
         let mut connection = shared.database.connection().await?;
         let transaction = connection.begin().await?;
-        let (locked, _) = lock_threads(shared, &transaction, threads).await?;
+        let (locked, _) = lock_threads(shared, &transaction, threads, SETTINGS_BEHIND).await?;
         if !locked.is_empty() {
             let batch = Batch::read(shared, &transaction, scope, &keep.policy(), 0).await?;
             batch.remove(shared, &transaction).await?;
@@ -163,14 +171,14 @@ async fn lock_threads<'a>(
     shared: &Shared,
     transaction: &Transaction<'_>,
     threads: &[&'a str],
+    settings: &str,
 ) -> Result<(Vec<&'a str>, Vec<Str>)> {
     let locks: Vec<Lock> = threads.iter().map(|thread_id| Lock::of(thread_id)).collect();
     let keys: Vec<i32> = locks.iter().map(|lock| *lock.key()).collect();
     let params = params![INT4: lock::CLASS; INT4_ARRAY: keys];
-    // In one round trip. Where the estimates are far off, as for keys in arrays, the server would sort texts.
-    let settings = transaction
-        .batch("SET LOCAL enable_seqscan = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL work_mem = '16MB'");
-    let ((), rows) = try_join(settings, transaction.query(&shared.sql.lock_threads, &params)).await?;
+    // In one round trip.
+    let settings = transaction.batch(settings);
+    let ((), rows) = try_join(settings, transaction.query_named(&shared.sql.lock_threads, &params)).await?;
     let (mut locked, mut busy) = (Vec::new(), Vec::new());
     for (thread_id, row) in threads.iter().zip(&rows) {
         if column(row, 0)? {
@@ -251,8 +259,8 @@ impl Batch {
             }
         };
         // In one round trip.
-        let written = transaction.query(writes_of, &of_threads);
-        let (rows, written) = try_join(transaction.query(stored, &params), written).await?;
+        let written = transaction.query_named(writes_of, &of_threads);
+        let (rows, written) = try_join(transaction.query_named(stored, &params), written).await?;
         let mut found: BTreeMap<Str, StoredThread> = BTreeMap::new();
         let mut with_deltas: HashSet<(Str, Str)> = HashSet::new();
         for row in &rows {
@@ -283,7 +291,7 @@ impl Batch {
                 }
                 let context = CheckpointKey::new(&thread_id, &checkpoint_ns, "").context();
                 let params = params![TEXT: &*thread_id, &*checkpoint_ns];
-                let rows = transaction.query(&shared.sql.summaries, &params).await?;
+                let rows = transaction.query_named(&shared.sql.summaries, &params).await?;
                 let summaries = rows.iter().map(summary).collect::<Result<HashMap<_, _>>>();
                 let summaries = summaries.map_err(context)?;
                 verdict.keep_ancestors(&checkpoint_ns, |id| Ok(summaries.get(id).cloned()))?;
@@ -310,9 +318,9 @@ impl Batch {
                 &shared.sql.delete_unnamed_blobs_in_namespace
             }
         };
-        let delete = transaction.query(&shared.sql.delete_checkpoints, &params);
+        let delete = transaction.query_named(&shared.sql.delete_checkpoints, &params);
         // The server runs it after the first one.
-        let (_, blobs) = try_join(delete, transaction.query(sql, &of_threads)).await?;
+        let (_, blobs) = try_join(delete, transaction.query_named(sql, &of_threads)).await?;
         bytes(&blobs)
     }
 
@@ -327,7 +335,7 @@ impl Batch {
             return Ok(HashMap::new());
         }
         let params = params![TEXT_ARRAY: of_threads, namespaces, ids, threads];
-        bytes(&transaction.query(&shared.sql.count_unnamed_blobs, &params).await?)
+        bytes(&transaction.query_named(&shared.sql.count_unnamed_blobs, &params).await?)
     }
 
     /// Takes their parents from the checkpoints whose parents are not kept.
@@ -348,7 +356,7 @@ impl Batch {
             let mut once = threads.clone();
             once.dedup();
             let params = params![TEXT_ARRAY: threads, namespaces, ids, once];
-            transaction.query(&shared.sql.cut_parents, &params).await?;
+            transaction.query_named(&shared.sql.cut_parents, &params).await?;
         }
         Ok(())
     }
@@ -405,7 +413,8 @@ async fn mark_waiting(
     let threads: Vec<&str> = newest.iter().map(|(thread_id, _, _)| &**thread_id).collect();
     let namespaces: Vec<&str> = newest.iter().map(|(_, checkpoint_ns, _)| &**checkpoint_ns).collect();
     let ids: Vec<&str> = newest.iter().map(|(_, _, id)| &**id).collect();
-    let rows = transaction.query(&shared.sql.tasks, &params![TEXT_ARRAY: threads, namespaces, ids]).await?;
+    let rows =
+        transaction.query_named(&shared.sql.tasks, &params![TEXT_ARRAY: threads, namespaces, ids]).await?;
     let mut tasks: HashMap<&str, Vec<(&str, &str)>> = HashMap::new();
     for row in &rows {
         tasks.entry(column(row, 0)?).or_default().push((column(row, 1)?, column(row, 2)?));

@@ -185,10 +185,13 @@ statements! { |s|
         let least = |condition: &str| format!(
             "least({})", ["checkpoints", "checkpoint_blobs", "checkpoint_writes"].map(|table| first(table, condition)).join(", ")
         );
+        // With a condition for both, `$1 IS NULL OR …`, each page would read the indexes from their beginning.
         format!(
-            "WITH RECURSIVE threads AS (SELECT {} AS id UNION ALL SELECT {} FROM threads t WHERE t.id IS NOT NULL) \
+            "WITH RECURSIVE threads AS (SELECT CASE WHEN $1::text IS NULL THEN {} ELSE {} END AS id \
+             UNION ALL SELECT {} FROM threads t WHERE t.id IS NOT NULL) \
              SELECT id FROM threads WHERE id IS NOT NULL LIMIT $2",
-            least("$1::text IS NULL OR thread_id > $1"),
+            least("true"),
+            least("thread_id > $1"),
             least("thread_id > t.id"),
         )
     };

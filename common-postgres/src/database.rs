@@ -165,10 +165,10 @@ pub struct Connection {
     named_statements: bool,
 }
 
-/// A transaction that is rolled back unless it is committed. Its statements are unnamed: a stale named statement would
-/// abort it.
+/// A transaction that is rolled back unless it is committed.
 pub struct Transaction<'a> {
     transaction: deadpool_postgres::Transaction<'a>,
+    named_statements: bool,
 }
 
 impl fmt::Debug for Transaction<'_> {
@@ -262,8 +262,13 @@ impl Connection {
     /// # Cancellation
     /// No transaction was begun, or it is rolled back.
     pub async fn begin(&mut self) -> Result<Transaction<'_>> {
+        let named_statements = self.named_statements;
         let transaction = self.client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
-        transaction.start().await.map(|transaction| Transaction { transaction }).map_err(convert)
+        transaction
+            .start()
+            .await
+            .map(|transaction| Transaction { transaction, named_statements })
+            .map_err(convert)
     }
 
     /// Runs a statement without preparing it, for statements that are rarely repeated. One round trip.
@@ -408,7 +413,32 @@ impl Connection {
 }
 
 impl Transaction<'_> {
-    /// Runs a statement and returns its rows: one round trip.
+    /// Runs a named statement and returns its rows: one round trip, and one more the first time a connection sees the
+    /// statement.
+    ///
+    /// # Errors
+    /// Any error from the server. A stale statement aborts the transaction with an error that can be retried.
+    ///
+    /// # Cancellation
+    /// The transaction is rolled back when it is dropped.
+    pub async fn query_named(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        if !self.named_statements {
+            return self.query(sql, params).await;
+        }
+        let run = async || {
+            let statement = self.transaction.prepare_typed_cached(sql, &types(params)).await?;
+            self.transaction.query(&statement, &values(params)).await
+        };
+        match run().await {
+            Err(error) if is_stale_statement(&error) => {
+                self.transaction.statement_cache.clear();
+                Err(convert(error).retryable(true))
+            }
+            rows => counted(rows),
+        }
+    }
+
+    /// Runs an unnamed statement, which is never stale, and returns its rows: one round trip.
     ///
     /// # Errors
     /// Any error from the server.

@@ -122,7 +122,7 @@ async fn what_delta_channels_need_stays(ctx: Ctx) -> Done {
     let thread_id = ctx.thread();
     let mut config = CheckpointConfig::new(thread_id.clone());
     let mut written: Vec<i64> = Vec::new();
-    for step in 1..=20_i64 {
+    for step in 1..=60_i64 {
         let mut made = at_version(step, &[]);
         made.channel_versions.insert("log".into(), step.into());
         let mut counters = Vec::new();
@@ -151,7 +151,8 @@ async fn what_delta_channels_need_stays(ctx: Ctx) -> Done {
         written.push(step);
     }
     let left = left(&ctx, &thread_id, "").await?;
-    ensure!(left.len() < 14, "{} checkpoints are left", left.len());
+    // Far above the number to keep, a part of the calls prunes.
+    ensure!(left.len() < 50, "{} checkpoints are left", left.len());
     Ok(())
 }
 

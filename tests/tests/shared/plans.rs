@@ -11,6 +11,8 @@ pub(crate) struct Access {
     pub(crate) table: String,
     pub(crate) how: String,
     pub(crate) index: String,
+    /// The condition on rows that were read in vain otherwise.
+    pub(crate) filter: String,
 }
 
 /// What a plan comes to.
@@ -36,8 +38,9 @@ impl Plan {
         self.kinds.push(kind.to_owned());
         let table = if relation.is_empty() && kind.starts_with("Bitmap") { heap } else { relation };
         if kind.ends_with("Scan") && kind != "Bitmap Heap Scan" && !table.is_empty() {
-            let [table, how, index] = [table, kind, text("Index Name")].map(str::to_owned);
-            self.accesses.push(Access { table, how, index });
+            let [table, how, index, filter] =
+                [table, kind, text("Index Name"), text("Filter")].map(str::to_owned);
+            self.accesses.push(Access { table, how, index, filter });
         }
         let heap = if kind.starts_with("Bitmap") { table } else { "" };
         for child in node["Plans"].as_array().into_iter().flatten() {
