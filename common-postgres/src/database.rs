@@ -425,11 +425,12 @@ impl Transaction<'_> {
         if !self.named_statements {
             return self.query(sql, params).await;
         }
-        let run = async || {
+        let run = async {
             let statement = self.transaction.prepare_typed_cached(sql, &types(params)).await?;
             self.transaction.query(&statement, &values(params)).await
         };
-        match run().await {
+        // A caller has many of these.
+        match Box::pin(run).await {
             Err(error) if is_stale_statement(&error) => {
                 self.transaction.statement_cache.clear();
                 Err(convert(error).retryable(true))
