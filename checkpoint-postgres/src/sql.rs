@@ -263,20 +263,11 @@ statements! { |s|
          ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET \
          task_path = EXCLUDED.task_path, channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob"
     );
-    /// The next `$6` blobs that are bound to their row (type ends with `$2`), after a key.
-    select_bound_blobs: "copy_thread" = format!(
-        "SELECT checkpoint_ns, channel, version, type, blob FROM {s}checkpoint_blobs WHERE thread_id = $1 \
-         AND right(type, length($2)) = $2 \
-         AND ($3::text IS NULL OR (checkpoint_ns, channel, version) > ($3, $4, $5)) \
-         ORDER BY checkpoint_ns, channel, version LIMIT $6"
-    );
-    /// The next `$7` writes that are bound to their row (type ends with `$2`), after a key.
-    select_bound_writes: "copy_thread" = format!(
-        "SELECT checkpoint_ns, checkpoint_id, task_id, task_path, channel, idx, type, blob \
-         FROM {s}checkpoint_writes WHERE thread_id = $1 AND right(type, length($2)) = $2 \
-         AND ($3::text IS NULL OR (checkpoint_ns, checkpoint_id, task_id, idx) > ($3, $4, $5, $6)) \
-         ORDER BY checkpoint_ns, checkpoint_id, task_id, idx LIMIT $7"
-    );
+    first_bound_blobs: "copy_thread" = bound_blobs(s, "");
+    next_bound_blobs: "copy_thread" = bound_blobs(s, "AND (checkpoint_ns, channel, version) > ($3, $4, $5)");
+    first_bound_writes: "copy_thread" = bound_writes(s, "");
+    next_bound_writes: "copy_thread" =
+        bound_writes(s, "AND (checkpoint_ns, checkpoint_id, task_id, idx) > ($3, $4, $5, $6)");
     select_bound_fields: "copy_thread" = format!(
         "SELECT checkpoint_ns, checkpoint_id, checkpoint->'{SEALED_FIELDS}' FROM {s}checkpoints \
          WHERE thread_id = $1 AND right(checkpoint->'{SEALED_FIELDS}'->>0, length($2)) = $2"
@@ -297,6 +288,23 @@ statements! { |s|
          ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET \
          task_path = EXCLUDED.task_path, channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob"
     );
+}
+
+/// The first `$6` blobs of the thread `$1` that are bound to their row (type ends with `$2`), after a key.
+fn bound_blobs(s: &str, after: &str) -> String {
+    format!(
+        "SELECT checkpoint_ns, channel, version, type, blob FROM {s}checkpoint_blobs WHERE thread_id = $1 \
+         AND right(type, length($2)) = $2 {after} ORDER BY checkpoint_ns, channel, version LIMIT $6"
+    )
+}
+
+/// The first `$7` writes of the thread `$1` that are bound to their row (type ends with `$2`), after a key.
+fn bound_writes(s: &str, after: &str) -> String {
+    format!(
+        "SELECT checkpoint_ns, checkpoint_id, task_id, task_path, channel, idx, type, blob \
+         FROM {s}checkpoint_writes WHERE thread_id = $1 AND right(type, length($2)) = $2 {after} \
+         ORDER BY checkpoint_ns, checkpoint_id, task_id, idx LIMIT $7"
+    )
 }
 
 impl Statements {

@@ -401,13 +401,14 @@ impl Copy<'_> {
     async fn reseal_blobs(&self) -> Result<()> {
         let mut after: Option<(Str, Str, Str)> = None;
         loop {
-            let (ns, channel, version) = match &after {
-                Some((ns, channel, version)) => (Some(&**ns), &**channel, &**version),
-                None => (None, "", ""),
+            let sql = &self.shared.sql;
+            let (sql, ns, channel, version) = match &after {
+                Some((ns, channel, version)) => (&sql.next_bound_blobs, &**ns, &**channel, &**version),
+                None => (&sql.first_bound_blobs, "", "", ""),
             };
             let params =
                 params![TEXT: self.source, BOUND_SUFFIX, ns, channel, version; INT8: RESEALED_AT_A_TIME];
-            let rows = self.transaction.query(&self.shared.sql.select_bound_blobs, &params).await?;
+            let rows = self.transaction.query_named(sql, &params).await?;
             let Some(last) = rows.last() else { return Ok(()) };
             after = Some((text(last, 0)?, text(last, 1)?, text(last, 2)?));
             for row in &rows {
@@ -420,7 +421,7 @@ impl Copy<'_> {
                     .map_err(|error| error.with("thread_id", self.source).with("channel", channel))?;
                 let params =
                     params![TEXT: self.target, ns, channel, version, &*typed.tag; BYTEA: Blob(&typed.data)];
-                self.transaction.query(&self.shared.sql.upsert_blobs, &params).await?;
+                self.transaction.query_named(&self.shared.sql.upsert_blobs, &params).await?;
             }
         }
     }
@@ -428,13 +429,14 @@ impl Copy<'_> {
     async fn reseal_writes(&self) -> Result<()> {
         let mut after: Option<(Str, Str, Str, i32)> = None;
         loop {
-            let (ns, id, task, idx) = match &after {
-                Some((ns, id, task, idx)) => (Some(&**ns), &**id, &**task, *idx),
-                None => (None, "", "", 0),
+            let sql = &self.shared.sql;
+            let (sql, ns, id, task, idx) = match &after {
+                Some((ns, id, task, idx)) => (&sql.next_bound_writes, &**ns, &**id, &**task, *idx),
+                None => (&sql.first_bound_writes, "", "", "", 0),
             };
             let params =
                 params![TEXT: self.source, BOUND_SUFFIX, ns, id, task; INT4: idx; INT8: RESEALED_AT_A_TIME];
-            let rows = self.transaction.query(&self.shared.sql.select_bound_writes, &params).await?;
+            let rows = self.transaction.query_named(sql, &params).await?;
             let Some(last) = rows.last() else { return Ok(()) };
             after = Some((text(last, 0)?, text(last, 1)?, text(last, 2)?, column(last, 5)?));
             for row in &rows {
@@ -448,7 +450,7 @@ impl Copy<'_> {
                     .and_then(|typed| self.shared.codec.reseal(typed, &from, &to))
                     .map_err(key.context())?;
                 let params = params![TEXT: self.target, ns, id, task, path; INT4: idx; TEXT: channel, &*typed.tag; BYTEA: Blob(&typed.data)];
-                self.transaction.query(&self.shared.sql.replace_write, &params).await?;
+                self.transaction.query_named(&self.shared.sql.replace_write, &params).await?;
             }
         }
     }
@@ -464,7 +466,7 @@ impl Copy<'_> {
                 .map_err(key.context())?;
             let moved = document::sealed_fields_json(&moved);
             let params = params![TEXT: self.target, ns, id; JSONB: Json(&moved)];
-            self.transaction.query(&self.shared.sql.set_fields, &params).await?;
+            self.transaction.query_named(&self.shared.sql.set_fields, &params).await?;
         }
         Ok(())
     }
