@@ -89,7 +89,7 @@ impl BaseCheckpointSaver for PostgresSaver {
     }
 
     async fn setup(&self) -> Result<()> {
-        let setup = self.shared.tables.set_up(&self.shared.database);
+        let setup = Box::pin(self.shared.tables.set_up(&self.shared.database));
         self.shared.calls.run(Operation::setup(), setup).await
     }
 

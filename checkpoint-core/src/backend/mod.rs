@@ -13,6 +13,7 @@
 //! * [`pages`], [`thread_pages`] and [`thread_id_pages`] turn a function that reads one page into a stream; [`ListCursor`] is
 //!   the position in a listing.
 //! * [`Backoff`] decides whether and when a failed call is retried.
+//! * `NeedsTokio` (feature `tokio`) makes errors of the panics of drivers that miss a part of the tokio runtime.
 //! * [`HistoryWalk`](crate::delta::HistoryWalk) and [`NeededAncestors`](crate::delta::NeededAncestors) walk over the
 //!   ancestors of a checkpoint.
 //!
@@ -25,6 +26,8 @@ mod paging;
 mod rekey;
 mod retention;
 mod retry;
+#[cfg(feature = "tokio")]
+mod runtime;
 pub mod segments;
 mod split;
 pub mod telemetry;
@@ -43,6 +46,8 @@ pub use retention::{
     KeepLast, NamespaceVerdict, StoredCheckpoint, StoredThread, StoredWrites, Verdict, distinct,
 };
 pub use retry::{Backoff, jitter};
+#[cfg(feature = "tokio")]
+pub use runtime::NeedsTokio;
 pub use split::{BlobRow, Inline, SplitCheckpoint, SplitRules};
 pub use value_codec::ValueCodec;
 pub use writes::{PreparedWrites, WriteRow};
