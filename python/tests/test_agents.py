@@ -27,7 +27,8 @@ class ToolCaller(GenericFakeChatModel):
     """A model that says what it was given to say, and takes tools."""
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
-        return self
+        # A binding, as models have it.
+        return self.bind()
 
 
 def model(*answers: AIMessage | str) -> ToolCaller:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -13,15 +14,16 @@ from conftest import Flow
 from langchain.agents import create_agent
 from langchain.tools import ToolRuntime, tool
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_store
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
-from langmem import create_manage_memory_tool, create_search_memory_tool
+from langmem import create_manage_memory_tool, create_memory_store_manager, create_search_memory_tool
 from stores import Letters, index, open_store, store_kind, store_place  # noqa: F401
-from test_agents import calls, model
+from test_agents import ToolCaller, calls, model
 
 
 @dataclass
@@ -144,6 +146,43 @@ def test_langmems_tools_keep_and_find_memories(
     assert kept is not None and kept.value == {"content": "Ann likes pasta"}
     says(calls("manage_memory", action="delete", id=found["key"]))
     assert [item.value["content"] for item in store.search(("memories",))] == said[1:]
+
+
+class Editor(ToolCaller):
+    """A model that changes the one memory that it is shown."""
+
+    tool: str
+    arguments: dict[str, Any]
+
+    def _generate(self, messages: list[Any], *_: Any, **__: Any) -> ChatResult:
+        [memory] = set(re.findall(r"[0-9a-f]{32}", str([message.content for message in messages])))
+        answer = calls(self.tool, json_doc_id=memory, **self.arguments)
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+def test_langmems_manager_keeps_memories_up_to_date(
+    open_store: Callable[..., Any], letters: Letters, flow: Flow
+) -> None:
+    """A model adds a memory, corrects what a search of the store has found, and forgets it."""
+    store = open_store(index=index(letters, fields=["content.content"]))
+    config = {"configurable": {"langgraph_user_id": "ann"}}
+
+    def hears(said: str, answers: Any) -> list[str]:
+        manager = create_memory_store_manager(answers, store=store, enable_deletes=True)
+        flow(manager).invoke({"messages": [HumanMessage(said)]}, config)
+        found = store.search(("memories", "ann"), query="pasta", limit=10)
+        return [item.value["content"]["content"] for item in found]
+
+    def edit(tool: str, **arguments: Any) -> Editor:
+        return Editor(messages=iter(()), tool=tool, arguments=arguments)
+
+    store.put(("memories", "bob"), "his", {"kind": "Memory", "content": {"content": "Bob likes pizza"}})
+    assert hears("I like pizza", model(calls("Memory", content="Ann likes pizza"))) == ["Ann likes pizza"]
+    patches = [{"op": "replace", "path": "/content", "value": "Ann likes pasta"}]
+    corrected = edit("PatchDoc", planned_edits="pasta instead of pizza", patches=patches)
+    assert hears("Now I like pasta", corrected) == ["Ann likes pasta"]
+    assert hears("Forget it", edit("RemoveDoc")) == []
+    assert [item.key for item in store.search(("memories",))] == ["his"], "users are kept apart"
 
 
 def test_tools_have_the_store(store: Any, flow: Flow) -> None:
