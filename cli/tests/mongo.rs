@@ -64,7 +64,8 @@ fn set_up(server: &Server) -> (Database, String) {
 
 fn every_command_works_as_on_a_file(server: &Server) {
     let database = Database::new(server.url());
-    everywhere::every_command_works_as_on_a_file(&database.url(), "The collection is ready.");
+    everywhere::every_command_works_as_on_a_file(&database.url(), "The collection is ready.", true);
+    everywhere::there_is_no_store(&database.url());
 }
 
 fn keys_are_rotated(server: &Server) {

@@ -15,20 +15,20 @@ use std::path::Path;
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 
-use checkpoint_core::{BaseCheckpointSaver, Cipher, ListQuery, SaverExt, Value};
+use checkpoint_core::{BaseCheckpointSaver, Cipher, ListQuery, SaverExt};
 use checkpoint_sqlite::SqliteSaver;
-use serde_json::Value as Json;
 
 use postgres::{Database, Server, count, in_runtime};
 use shared::{
-    Golden, assert_same_values, blocking, ckpt, copy, counts, failure, file, filled, key_file, rows, run,
-    sorted, sqlite, text,
+    Golden, assert_same_values, blocking, ckpt, copy, counts, everywhere, failure, file, filled, key_file,
+    rows, run, sqlite, text,
 };
 
 fn main() -> ExitCode {
     postgres::run(blocking![
         every_command_works_as_on_a_file,
         copies_of_pythons_file_to_the_server_and_back_are_equal,
+        copies_of_pythons_file_read_the_same,
         rows_come_back_byte_by_byte,
         a_repeatedly_killed_copy_completes,
         copies_can_encrypt_values,
@@ -47,120 +47,27 @@ fn database(server: &Server) -> Database {
 
 fn every_command_works_as_on_a_file(server: &Server) {
     let database = in_runtime(Database::create(server.url()));
-    let golden = Golden::new();
-    let key = key_file(golden.directory.path());
-    assert!(failure(&run(database.url(), &["threads"]), 4).contains("`ckpt setup`"));
-    let no_tables = copy(&golden.url(), database.url(), &["func-1"]).output().unwrap();
-    assert!(failure(&no_tables, 4).contains("--to"));
-    for _ in 0..2 {
-        assert_eq!(text(&run(database.url(), &["setup"])), "The tables are ready.\n");
-    }
-    let clear = ["delta-1", "delta-slow-1", "delta-slow-exit-1", "func-1", "rich-1"];
-    counts(&golden.url(), database.url(), &clear);
-    counts(&golden.url(), database.url(), &["enc-1", "--key-file", key.to_str().unwrap()]);
-    for arguments in [
-        &["threads"][..],
-        &["threads", "--json", "--after", "delta-1", "--limit", "2"],
-        &["history", "rich-1"],
-        &["history", "rich-1", "--json"],
-        &["history", "func-1", "--ns", "", "--limit", "2"],
-        &["show", "rich-1", "--channel", "messages"],
-        &["show", "func-1"],
-        &["show", "rich-1", "1f1e4fbf-bec5-6005-8001-2d43fac462cf", "--json"],
-    ] {
-        let (there, here) = (text(&run(database.url(), arguments)), golden.text(arguments));
-        // JSON columns do not preserve the order of keys, so neither do channels and metadata.
-        let comparable = |text: &str| -> Vec<Value> {
-            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| line.into()));
-            let mut lines: Vec<_> = lines.map(sorted).collect();
-            if arguments[0] == "show" {
-                lines.sort_by_cached_key(|line| format!("{line:?}"));
-            }
-            lines
-        };
-        assert!(!here.is_empty() && comparable(&there) == comparable(&here), "{arguments:?}");
-    }
-    let sealed = run(database.url(), &["show", "enc-1", "--channel", "log"]);
-    assert!(failure(&sealed, 6).contains("LANGGRAPH_AES_KEY"));
-    assert!(text(&run(database.url(), &["show", "enc-1"])).contains("--key-file"));
-    let rows = text(&run(database.url(), &["history", "enc-1", "--json"]));
-    assert_eq!(rows.lines().count(), 9, "{rows}");
-    assert!(rows.lines().all(|line| line.contains("\"encrypted\":true")), "{rows}");
-    let opened = run(database.url(), &["show", "enc-1", "--json", "--key-file", key.to_str().unwrap()]);
-    assert!(!text(&opened).contains("$error"));
-
-    text(&run(database.url(), &["copy-thread", "rich-1", "copy"]));
-    assert!(failure(&run(database.url(), &["copy-thread", "func-1", "copy"]), 2).contains("--yes"));
-    text(&run(database.url(), &["prune", "copy", "--yes"]));
-    assert_eq!(text(&run(database.url(), &["history", "copy", "--json"])).lines().count(), 3);
-    text(&run(database.url(), &["delete-thread", "copy", "--yes"]));
-    assert!(failure(&run(database.url(), &["history", "copy"]), 3).contains("copy"));
-    text(&run(database.url(), &["prune", "--all", "--strategy", "delete", "--yes"]));
-    assert_eq!(text(&run(database.url(), &["threads"])), "0 threads\n");
+    everywhere::every_command_works_as_on_a_file(database.url(), "The tables are ready.", false);
 }
 
 fn keys_are_rotated(server: &Server) {
-    let database = database(server);
-    let golden = Golden::new();
-    let python = key_file(golden.directory.path()).display().to_string();
-    counts(&golden.url(), database.url(), &["--key-file", &python]);
-    let gcm = |id: &str, byte: u8| {
-        let path = golden.directory.path().join(id);
-        std::fs::write(&path, [byte; 32]).unwrap();
-        format!("{id}={}", path.display())
-    };
-    let (old, new) = (gcm("old", 1), gcm("new", 2));
-    let rekey = |arguments: &[&str]| -> Json {
-        let output = run(database.url(), &[&["rekey", "--json"], arguments].concat());
-        serde_json::from_str(&text(&output)).unwrap()
-    };
-    let show = |key: &[&str]| run(database.url(), &[&["show", "rich-1", "--json"], key].concat());
-    let expected = text(&show(&["--key-file", &python]));
-    for (keys, id) in [
-        (vec!["--gcm-key", &*old, "--key-file", &*python], "old"),
-        (vec!["--gcm-key", &*new, "--gcm-key", &*old], "new"),
-    ] {
-        let before = rekey(&["--dry-run"]);
-        let done = rekey(&keys);
-        let values = &before["keys"][0]["values"];
-        assert_eq!((&done["resealed"], &done["remaining"], &done["failed"]), (values, &0.into(), &0.into()));
-        let after = rekey(&["--dry-run"]);
-        assert_eq!(after["keys"].as_array().unwrap().len(), 1);
-        assert_eq!((after["keys"][0]["key_id"].as_str(), &after["keys"][0]["values"]), (Some(id), values));
-    }
-    assert_eq!(text(&show(&["--gcm-key", &new])), expected);
-    assert!(
-        failure(&run(database.url(), &["rekey", "rich-1", "--gcm-key", &old]), 6).contains("key_id=\"new\"")
-    );
+    everywhere::keys_are_rotated(database(server).url());
 }
 
 fn copies_of_pythons_file_to_the_server_and_back_are_equal(server: &Server) {
+    let database = database(server);
+    everywhere::copies_of_pythons_file_to_the_server_and_back_are_equal(database.url());
+}
+
+fn copies_of_pythons_file_read_the_same(server: &Server) {
     let database = database(server);
     let golden = Golden::new();
     let key = key_file(golden.directory.path());
     let key = key.to_str().unwrap();
     golden.text(&["setup"]);
     let back = file(golden.directory.path(), "back.sqlite");
-    let first = counts(&golden.url(), database.url(), &["--key-file", key]);
-    let second = counts(database.url(), &sqlite(&back), &["--key-file", key]);
-    let [checkpoints, writes] = rows(&golden.path);
-    for counted in [first, second] {
-        assert_eq!(
-            (&counted["checkpoints"], &counted["writes"]),
-            (&checkpoints.len().into(), &writes.len().into())
-        );
-    }
-    // Compared in both directions, nothing is missing and nothing differs on any side.
-    let sides = [golden.url(), database.url().to_owned(), sqlite(&back)];
-    for from in &sides {
-        for to in sides.iter().filter(|to| *to != from) {
-            let counted = counts(from, to, &["--dry-run", "--key-file", key]);
-            for nothing in ["checkpoints", "writes", "checkpoints_only_in_target", "threads_not_whole"] {
-                assert_eq!(counted[nothing], 0, "{nothing}");
-            }
-            assert_eq!(counted["checkpoints_there_already"], checkpoints.len());
-        }
-    }
+    counts(&golden.url(), database.url(), &["--key-file", key]);
+    counts(database.url(), &sqlite(&back), &["--key-file", key]);
     // A delta channel is rebuilt from the same writes on the same seed.
     let read = |saver: Arc<dyn BaseCheckpointSaver>| {
         in_runtime(async move {
@@ -191,13 +98,7 @@ fn copies_of_pythons_file_to_the_server_and_back_are_equal(server: &Server) {
 }
 
 fn rows_come_back_byte_by_byte(server: &Server) {
-    let database = database(server);
-    let directory = tempfile::tempdir().unwrap();
-    let source = filled(directory.path(), &["a", "b", ""], 40, 3000);
-    let back = file(directory.path(), "back.sqlite");
-    counts(&sqlite(&source), database.url(), &[]);
-    counts(database.url(), &sqlite(&back), &[]);
-    assert_same_values(&source, &back);
+    everywhere::rows_come_back_byte_by_byte(database(server).url());
 }
 
 fn a_repeatedly_killed_copy_completes(server: &Server) {
@@ -381,9 +282,5 @@ fn errors_do_not_contain_the_password(server: &Server) {
 }
 
 fn the_suite_runs(server: &Server) {
-    let database = database(server);
-    let lines = text(&run(database.url(), &["conformance", "put_writes", "--json"]));
-    let summary: Json = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
-    assert!(summary["passed"].as_u64().is_some_and(|passed| passed >= 10), "{summary}");
-    assert_eq!(text(&run(database.url(), &["threads"])), "0 threads\n");
+    everywhere::the_suite_runs(database(server).url());
 }

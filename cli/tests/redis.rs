@@ -71,7 +71,8 @@ fn with(prefix: &Prefix, parameters: &str) -> String {
 
 fn every_command_works_as_on_a_file(server: &Server) {
     let (_prefix, url) = prefix(server);
-    everywhere::every_command_works_as_on_a_file(&url, "The key prefix is ready.");
+    everywhere::every_command_works_as_on_a_file(&url, "The key prefix is ready.", true);
+    everywhere::there_is_no_store(&url);
 }
 
 fn keys_are_rotated(server: &Server) {
