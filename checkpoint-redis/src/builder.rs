@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use checkpoint_core::backend::ValueCodec;
+use checkpoint_core::backend::{KeepLast, ValueCodec};
 use checkpoint_core::{Cipher, Error, Result, ResultExt};
 
 use crate::RedisSaver;
@@ -49,6 +49,7 @@ pub(crate) struct Options {
     pub(crate) codec: ValueCodec,
     /// The level of zstd.
     pub(crate) compression: Option<i32>,
+    pub(crate) keep_last: Option<KeepLast>,
 }
 
 /// Builds a saver. Setters cannot fail; `build()` checks everything.
@@ -63,6 +64,7 @@ pub struct RedisSaverBuilder {
     scripts: Option<bool>,
     durability: Option<Durability>,
     compression: Option<i32>,
+    keep_last: Option<usize>,
     resp3: Option<bool>,
     connect_timeout: Duration,
     timeout: Duration,
@@ -99,6 +101,7 @@ impl RedisSaverBuilder {
             scripts: None,
             durability: None,
             compression: None,
+            keep_last: None,
             resp3: None,
             connect_timeout: Duration::from_secs(5),
             timeout: Duration::from_secs(30),
@@ -155,6 +158,17 @@ impl RedisSaverBuilder {
     #[cfg(feature = "zstd")]
     pub fn compression(mut self, level: i32) -> Self {
         self.compression = Some(level);
+        self
+    }
+
+    /// Prunes behind each `put`: of its namespace, at least the newest `count` checkpoints stay, and normally at most twice as
+    /// many, besides the ancestors that their delta channels need. Branches that runs work on at the same time count together,
+    /// so `count` should be well above their number.
+    ///
+    /// Each call counts the checkpoints, in the same round trip. Each `count`-th removes, in steps of its own, unless others
+    /// keep storing something in the thread at that moment; a failure is only logged.
+    pub fn keep_last(mut self, count: usize) -> Self {
+        self.keep_last = Some(count);
         self
     }
 
@@ -244,6 +258,7 @@ impl RedisSaverBuilder {
         let key_prefix = key_prefix.unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
         let ttl = self.ttl.or(target.ttl);
         self.check(&key_prefix, ttl)?;
+        let keep_last = self.keep_last.map(KeepLast::new).transpose()?;
         let tls = self.tls(&target)?;
         let login = Login {
             credentials: target.credentials,
@@ -266,6 +281,7 @@ impl RedisSaverBuilder {
             scripts: self.scripts.or(target.scripts).unwrap_or(true),
             codec: self.codec,
             compression: self.compression,
+            keep_last,
         };
         Ok((connections, options))
     }
@@ -346,7 +362,7 @@ mod tests {
 
     #[test]
     fn options_are_checked() {
-        let wrong: [(Setter, &str); 14] = [
+        let wrong: [(Setter, &str); 15] = [
             (|b| b.key_prefix(""), "key_prefix"),
             (|b| b.key_prefix("a{b"), "key_prefix"),
             (|b| b.key_prefix("a}b"), "key_prefix"),
@@ -356,6 +372,7 @@ mod tests {
             (|b| b.timeout(Duration::ZERO), "timeout"),
             (|b| b.connect_timeout(Duration::MAX), "timeout"),
             (|b| b.client_name("a b"), "client_name"),
+            (|b| b.keep_last(0), "keep_last"),
             (
                 |b| b.durability(Durability { replicas: 0, timeout: Duration::from_secs(1), aof: false }),
                 "replica",
@@ -396,6 +413,7 @@ mod tests {
         assert!(!connections.is_cluster());
         assert_eq!((options.key_prefix.as_str(), options.max_inline_bytes), ("ckpt", 64 * 1024));
         assert!(options.scripts && options.ttl.is_none() && options.compression.is_none());
+        assert_eq!(options.keep_last, None);
         let (cluster, options) = checked("redis+cluster://h", |b| b.max_inline_bytes(usize::MAX)).unwrap();
         assert!(cluster.is_cluster());
         assert_eq!(options.max_inline_bytes, 256 * 1024);

@@ -29,6 +29,7 @@ pub(crate) async fn rekey(shared: &Shared, thread_id: &str, options: RekeyOption
             let is_complete = run.rows().await? & run.writes().await?;
             let Run { old_values, old_segments, .. } = run;
             if !old_values.is_empty() || !old_segments.is_empty() {
+                shared.codec.forget(thread_id);
                 let keys = shared.keys.thread(thread_id);
                 let segments = old_segments.iter().map(|address| address.as_bytes().to_vec()).collect();
                 prune::collect(shared, thread_id, &keys, old_values.into_iter().collect(), segments).await?;

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
 use checkpoint_core::{Error, Result};
-use futures_util::future::FutureExt;
+use futures_util::future::{BoxFuture, FutureExt};
 use tokio::runtime::Handle;
 
 const NO_RUNTIME: &str =
@@ -26,6 +26,16 @@ pub(crate) async fn guarded<T>(future: impl Future<Output = T>) -> Result<T> {
     }
     // tokio tells whether a runtime has drivers by panicking, and in no other way.
     AssertUnwindSafe(future).catch_unwind().await.map_err(no_drivers)
+}
+
+/// Runs a call of several steps to its end, even if its caller is dropped.
+pub(crate) async fn to_the_end<T: Send + 'static>(call: BoxFuture<'static, Result<T>>) -> Result<T> {
+    let task = async { tokio::spawn(call).await };
+    match guarded(task).await? {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+        Err(error) => Err(Error::invalid_config("the tokio runtime is shut down").with_source(error)),
+    }
 }
 
 /// Converts a panic of tokio; any other one goes on.

@@ -1,5 +1,7 @@
 //! `put`, `put_writes` and `delete_thread`.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use checkpoint_core::backend::segments::Segment;
 use checkpoint_core::backend::{
@@ -15,7 +17,9 @@ use crate::connection::Access;
 use crate::error::BACKEND;
 use crate::keys::{self, ThreadKeys, kind};
 use crate::leases;
+use crate::list;
 use crate::reply::{self, Items};
+use crate::retention;
 use crate::row::{self, Head, Named, Record, Rules};
 use crate::script;
 use crate::shared::{Shared, text};
@@ -45,15 +49,16 @@ struct Put<'a> {
 
 /// What became of a `put`.
 enum Outcome {
-    Stored,
+    /// With the thread's generation, if it is time to prune behind it.
+    Stored(Option<Bytes>),
     Repeats(Str),
     /// Not everything is there that the checkpoint carries over.
     Missing,
 }
 
-/// Stores a checkpoint, with the values that its thread does not have.
+/// Stores a checkpoint, with the values that its thread does not have, and prunes behind it.
 pub(crate) async fn put(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     config: &CheckpointConfig,
     checkpoint: &Checkpoint,
     metadata: &CheckpointMetadata,
@@ -79,8 +84,11 @@ pub(crate) async fn put(
             outcome => outcome?,
         };
         match outcome {
-            Outcome::Stored => {
+            Outcome::Stored(due) => {
                 shared.codec.remember(config.thread_id(), &put.segments);
+                if let Some((keep, generation)) = shared.keep_last.zip(due) {
+                    retention::prune_behind(shared, config, keep, generation).await;
+                }
                 return Ok(config.for_checkpoint(checkpoint.id.clone()));
             }
             Outcome::Repeats(checkpoint_id) => return Ok(config.for_checkpoint(checkpoint_id)),
@@ -179,14 +187,31 @@ impl<'a> Put<'a> {
             return self.store_optimistically(shared).await;
         }
         let replies = shared.connections.transaction(&self.keys.hash, &self.commands(shared)).await?;
-        self.stored(shared, &replies).await
+        self.committed(shared, replies).await
     }
 
     /// After a transaction of [`commands`](Self::commands).
-    async fn stored(&self, shared: &Shared, replies: &[Value]) -> Result<Outcome> {
-        let [generation, had_index, ..] = replies else { return Err(too_few()) };
+    async fn committed(&self, shared: &Shared, replies: Vec<Value>) -> Result<Outcome> {
+        let mut replies = Items::of(replies);
+        let (generation, had_index, _added) = (replies.next(), replies.next(), replies.next());
+        self.stored(shared, &generation, &had_index, &replies.next()).await
+    }
+
+    /// After it was stored: the thread's generation, whether there was an index, and, with `keep_last`, how many checkpoints
+    /// the namespace has.
+    async fn stored(
+        &self,
+        shared: &Shared,
+        generation: &Value,
+        had_index: &Value,
+        count: &Value,
+    ) -> Result<Outcome> {
         shared.wrote(self.config.thread_id(), generation, had_index).await?;
-        Ok(Outcome::Stored)
+        let Some(keep) = shared.keep_last else { return Ok(Outcome::Stored(None)) };
+        let count = usize::try_from(reply::integer(count)?).unwrap_or_default();
+        let is_due = keep.is_due(count, self.checkpoint_id);
+        let generation = reply::integer(generation)?;
+        Ok(Outcome::Stored(is_due.then(|| text(generation))))
     }
 
     /// The commands that store it.
@@ -196,6 +221,12 @@ impl<'a> Put<'a> {
         commands.atomic();
         commands.cmd("HINCRBY").arg(hash).arg(kind::GENERATION).arg(1);
         commands.cmd("EXISTS").arg(index);
+        let [of_namespace, of_thread] = self.members();
+        commands.cmd("ZADD").arg(index).arg(0).arg(of_namespace).arg(0).arg(of_thread);
+        if shared.keep_last.is_some() {
+            let (to, from) = self.of_namespace();
+            commands.cmd("ZLEXCOUNT").arg(index).arg(from).arg(to);
+        }
         let set = commands.cmd("HSET").arg(hash);
         set.arg(keys::name(kind::METADATA, &[&self.suffix])).arg(&self.record.metadata);
         set.arg(keys::name(kind::CHECKPOINT, &[&self.suffix])).arg(&self.record.checkpoint);
@@ -206,8 +237,6 @@ impl<'a> Put<'a> {
         for (field, value) in &self.fields {
             commands.cmd("HSETNX").arg(hash).arg(field).arg(&**value);
         }
-        let [of_namespace, of_thread] = self.members();
-        commands.cmd("ZADD").arg(index).arg(0).arg(of_namespace).arg(0).arg(of_thread);
         self.keys.expire(&mut commands, shared.ttl_millis());
         shared.list_thread(&mut commands, self.config.thread_id());
         commands
@@ -216,6 +245,11 @@ impl<'a> Put<'a> {
     fn members(&self) -> [Vec<u8>; 2] {
         let of_thread = keys::all(self.config.checkpoint_ns(), self.checkpoint_id);
         [keys::name(kind::CHECKPOINT, &[&self.suffix]), of_thread]
+    }
+
+    /// The range of the namespace's checkpoints in the index, from its end to its beginning.
+    fn of_namespace(&self) -> (Vec<u8>, Vec<u8>) {
+        list::bounds(&keys::name(kind::CHECKPOINT, &[&keys::namespace(self.config.checkpoint_ns())]))
     }
 
     async fn store_by_script(&self, shared: &Shared) -> Result<Outcome> {
@@ -229,6 +263,7 @@ impl<'a> Put<'a> {
         let [token, holder, ttl] = leases::arguments(self.options.lease.as_ref());
         let millis = text(shared.ttl_millis());
         let (fields, unchanged) = (text(self.fields.len()), text(self.unchanged.len()));
+        let counts: &[u8] = if shared.keep_last.is_some() { b"1" } else { b"0" };
         let [_, of_thread] = self.members();
         let mut args: Vec<&[u8]> = vec![
             &millis,
@@ -246,6 +281,7 @@ impl<'a> Put<'a> {
             &ttl,
             &fields,
             &unchanged,
+            counts,
         ];
         args.extend(self.fields.iter().flat_map(|(field, value)| [&**field, &**value]));
         args.extend(self.unchanged.iter().chain(&self.required).map(|field| &**field));
@@ -255,8 +291,7 @@ impl<'a> Put<'a> {
         let mut reply = Items::new(reply)?;
         let found = match reply::integer(&reply.next())? {
             script::put::STORED => {
-                shared.wrote(thread_id, &reply.next(), &reply.next()).await?;
-                return Ok(Outcome::Stored);
+                return self.stored(shared, &reply.next(), &reply.next(), &reply.next()).await;
             }
             script::put::MISSING => return Ok(Outcome::Missing),
             script::put::LOST_LEASE => Found::default(),
@@ -289,8 +324,7 @@ impl<'a> Put<'a> {
         });
         read.cmd("HEXISTS").arg(hash).arg(own);
         read.cmd("HGET").arg(hash).arg(parent);
-        let all = keys::name(kind::CHECKPOINT, &[&keys::namespace(self.config.checkpoint_ns())]);
-        let (from, to) = crate::list::bounds(&all);
+        let (from, to) = self.of_namespace();
         read.cmd("ZREVRANGEBYLEX").arg(index).arg(from).arg(to).arg("LIMIT").arg(0).arg(1);
         for field in &self.required {
             read.cmd("HEXISTS").arg(hash).arg(field);
@@ -336,11 +370,11 @@ impl<'a> Put<'a> {
             if let Some(renewed) = renewed {
                 commands.cmd("HSET").arg(hash).arg(kind::LEASE).arg(renewed);
             }
-            Ok((Some(commands), Outcome::Stored))
+            Ok((Some(commands), Outcome::Stored(None)))
         };
         let (replies, outcome) = shared.connections.optimistic(&self.keys.both(), &read, decide).await?;
         match replies {
-            Some(replies) => self.stored(shared, &replies).await,
+            Some(replies) => self.committed(shared, replies).await,
             None => Ok(outcome),
         }
     }
