@@ -199,10 +199,12 @@ impl Look {
         let mut verdict = policy.decide(&thread, now);
         let partial: Vec<Str> = verdict.partial().cloned().collect();
         for checkpoint_ns in partial {
-            let of_namespace: Vec<&Row> =
-                rows.iter().filter(|row| row.checkpoint_ns == checkpoint_ns).collect();
-            let Some(summaries) = summaries(shared, &keys, &of_namespace).await? else { return Ok(None) };
-            verdict.keep_ancestors(&checkpoint_ns, |id| Ok(summaries.get(id).cloned()))?;
+            let of_namespace = rows.iter().filter(|row| row.checkpoint_ns == checkpoint_ns);
+            let of_namespace: HashMap<&Str, &Row> =
+                of_namespace.map(|row| (&row.checkpoint_id, row)).collect();
+            if !keep_ancestors(shared, &keys, &mut verdict, &checkpoint_ns, &of_namespace).await? {
+                return Ok(None);
+            }
         }
         Ok(Some(Self { rows, writes, thread, verdict, keys }))
     }
@@ -424,13 +426,44 @@ async fn waits(
     Ok(ThreadStatus::from_parts(None, false, tasks) == ThreadStatus::Waiting)
 }
 
-/// What decides which ancestors checkpoints need, or `None` if one of them was just deleted.
+/// Keeps the ancestors that the delta channels of a namespace need. `false` if a checkpoint was just deleted.
+///
+/// Where there are no delta channels, only what stays is read.
+async fn keep_ancestors(
+    shared: &Shared,
+    keys: &ThreadKeys,
+    verdict: &mut Verdict,
+    checkpoint_ns: &Str,
+    stored: &HashMap<&Str, &Row>,
+) -> Result<bool> {
+    let kept = verdict.namespaces.get(checkpoint_ns).map(|found| &found.kept);
+    let (first, others) =
+        stored.values().copied().partition(|row| kept.is_some_and(|kept| kept.contains(&row.checkpoint_id)));
+    let mut found = HashMap::new();
+    for rows in [first, others] {
+        if !summaries(shared, keys, rows, &mut found).await? {
+            return Ok(false);
+        }
+        let (mut decided, mut is_complete) = (verdict.clone(), true);
+        decided.keep_ancestors(checkpoint_ns, |id| {
+            is_complete &= found.contains_key(id) || !stored.contains_key(id);
+            Ok(found.get(id).cloned())
+        })?;
+        if is_complete {
+            *verdict = decided;
+            break;
+        }
+    }
+    Ok(true)
+}
+
+/// Reads what decides which ancestors checkpoints need. `false` if one of them was just deleted.
 async fn summaries(
     shared: &Shared,
     keys: &ThreadKeys,
-    rows: &[&Row],
-) -> Result<Option<HashMap<Str, CheckpointSummary>>> {
-    let mut found = HashMap::new();
+    rows: Vec<&Row>,
+    found: &mut HashMap<Str, CheckpointSummary>,
+) -> Result<bool> {
     for rows in rows.chunks(MEMBERS) {
         let mut read = redis::cmd("HMGET");
         read.arg(&keys.hash);
@@ -438,12 +471,12 @@ async fn summaries(
             read.arg(keys::name(kind::CHECKPOINT, &[&row.suffix()]));
         }
         for (row, document) in rows.iter().zip(reply::optionals(shared.read(&read).await?)?) {
-            let Some(document) = document else { return Ok(None) };
+            let Some(document) = document else { return Ok(false) };
             let summary = row::summary(shared.values(), row.key(), &row.head, &document)?;
             found.insert(row.checkpoint_id.clone(), summary);
         }
     }
-    Ok(Some(found))
+    Ok(true)
 }
 
 /// The lengths of fields of hashes, in their order.

@@ -118,6 +118,7 @@ fn cost(call: Call) -> Cost {
         | Call::Ping
         | Call::CheckSchema => return Cost::new(1, 1),
         Call::PutOrphaned => return Cost::new(2, 2),
+        Call::PutPruning => 5,
         Call::DeleteThread | Call::PruneDelete { threads: 1 } => return Cost::new(1, 4),
         Call::PruneDelete { threads } => threads,
         Call::Setup => return Cost::new(2, 3),
