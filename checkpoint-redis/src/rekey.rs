@@ -11,7 +11,7 @@ use checkpoint_core::backend::{AssociatedData, CheckpointKey, Rekeying, STEP_KEY
 use checkpoint_core::{CheckpointConfig, Error, RekeyOptions, RekeyReport, Result, SealedBy, TypedBytes};
 use redis::Pipeline;
 
-use crate::keys::{self, ThreadKeys, WriteName, kind};
+use crate::keys::{self, ThreadKeys, kind};
 use crate::load::{Assembler, Loaded, Row};
 use crate::pages::{RowPages, WritePages};
 use crate::prune;
@@ -158,7 +158,7 @@ impl<'a> Run<'a> {
         }
         let stored = row::read_value(&row.document)?;
         let resealed = self.rekeying.reseal(Ok(stored), &key.checkpoint_data(), key.context());
-        let Ok(Some(opened)) = Document::read(&self.codec, key, &row.head, &row.document) else {
+        let Ok(Some(opened)) = Document::read(&self.codec, key, &row.head.names, &row.document) else {
             // Noted, unless this is a dry run.
             return Ok(true);
         };
@@ -320,7 +320,7 @@ impl<'a> Run<'a> {
     }
 
     fn write(&mut self, field: &[u8], bytes: Bytes) -> Result<Option<Replacement>> {
-        let name = WriteName::read(field)?;
+        let name = keys::read_write(field)?;
         let key = CheckpointKey::new(self.thread_id, &name.checkpoint_ns, &name.checkpoint_id);
         let stored = StoredWrite::read(&bytes)?;
         let (channel, _) = match stored.open_header(&self.codec, key, &name) {

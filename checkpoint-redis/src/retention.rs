@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use checkpoint_core::backend::records::{self, WriteName};
 use checkpoint_core::backend::{
     CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict,
 };
@@ -18,13 +19,13 @@ use futures_util::future::try_join;
 use redis::Value;
 
 use crate::connection::Access;
-use crate::keys::{self, ThreadKeys, WriteName, kind};
+use crate::keys::{self, ThreadKeys, kind};
 use crate::leases;
 use crate::list::{self, AllCheckpoints};
 use crate::load::{self, Row};
 use crate::prune::{self, MEMBERS, Replaced};
 use crate::reply;
-use crate::row::{self, Document, Head, StoredWrite};
+use crate::row::{Document, Head, StoredWrite};
 use crate::runtime;
 use crate::shared::Shared;
 use crate::threads::{Directory, PAGE as DIRECTORY_PAGE};
@@ -358,7 +359,7 @@ async fn timestamp(shared: &Shared, row: &Row) -> Result<Option<Str>> {
     read.arg(shared.keys.thread(&row.thread_id).hash).arg(field);
     let Some(document) = reply::optional(shared.read(&read).await?)? else { return Ok(None) };
     let (codec, key) = (shared.values().requiring_decryption(), row.key());
-    let document = Document::read(&codec, key, &row.head, &document).map_err(key.context())?;
+    let document = Document::read(&codec, key, &row.head.names, &document).map_err(key.context())?;
     Ok(document.map(|document| document.checkpoint.ts))
 }
 
@@ -386,7 +387,7 @@ async fn all_writes(
         read.arg(&keys.index).arg(&from).arg(&to).arg("LIMIT").arg(0).arg(MEMBERS);
         let page = reply::list(shared.read(&read).await?)?;
         for member in &page {
-            found.push((WriteName::read(member)?, member.clone()));
+            found.push((keys::read_write(member)?, member.clone()));
         }
         match page.last().filter(|_| page.len() == MEMBERS) {
             Some(last) => from = [b"(", &**last].concat(),
@@ -472,7 +473,9 @@ async fn summaries(
         }
         for (row, document) in rows.iter().zip(reply::optionals(shared.read(&read).await?)?) {
             let Some(document) = document else { return Ok(false) };
-            let summary = row::summary(shared.values(), row.key(), &row.head, &document)?;
+            let (key, head) = (row.key(), &row.head);
+            let summary = records::summary(shared.values(), key, &document, &head.metadata, head.parent())
+                .map_err(key.context())?;
             found.insert(row.checkpoint_id.clone(), summary);
         }
     }

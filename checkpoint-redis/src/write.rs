@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use checkpoint_core::backend::records::version_key;
 use checkpoint_core::backend::segments::Segment;
 use checkpoint_core::backend::{
     CheckpointKey, Decision, Found, FoundWrites, Inline, PreparedWrites, SplitCheckpoint,
@@ -36,7 +37,9 @@ struct Put<'a> {
     parent: Option<Vec<u8>>,
     /// The field of the step key, or nothing.
     step: Vec<u8>,
-    record: Record,
+    /// The metadata, and the checkpoint without large values, as they are stored.
+    head: Vec<u8>,
+    checkpoint: Bytes,
     /// Values, lists of addresses, segments.
     fields: Vec<(Vec<u8>, Bytes)>,
     /// Names of values that the parent must refer to.
@@ -147,7 +150,7 @@ impl<'a> Put<'a> {
             named.push(Named { is_snapshot: is_snapshot(&channel), channel, name: Some(name) });
         }
         for (channel, version) in &split.carried_over {
-            let name = keys::value(codec, channel, &keys::version(version));
+            let name = keys::value(codec, channel, &version_key(version));
             required.push(keys::name(kind::BLOB, &[&ns, &name]));
             if options.unchanged.iter().any(|named| **named == **channel) {
                 unchanged.push(name.clone());
@@ -161,7 +164,13 @@ impl<'a> Put<'a> {
         let key = CheckpointKey::new(thread_id, config.checkpoint_ns(), &checkpoint.id);
         let step = options.step_key.as_ref().map(|step| keys::step(codec, config, step)).unwrap_or_default();
         let parent = config.checkpoint_id();
-        let record = Record::new(codec, key, checkpoint, &split, &named, parent, metadata, &step)?;
+        let record = Record::new(codec, key, checkpoint, &split, &named, metadata)?;
+        let head = Head {
+            parent: parent.unwrap_or_default().into(),
+            names: named.into_iter().filter_map(|named| named.name).collect(),
+            step: step.clone(),
+            metadata: record.metadata,
+        };
         Ok(Self {
             config,
             checkpoint_id: &checkpoint.id,
@@ -170,7 +179,8 @@ impl<'a> Put<'a> {
             suffix: keys::of(config, &checkpoint.id),
             parent: config.checkpoint_id().map(|parent| keys::of(config, parent)),
             step,
-            record,
+            head: head.to_bytes()?,
+            checkpoint: record.checkpoint,
             fields,
             unchanged,
             required,
@@ -228,8 +238,8 @@ impl<'a> Put<'a> {
             commands.cmd("ZLEXCOUNT").arg(index).arg(from).arg(to);
         }
         let set = commands.cmd("HSET").arg(hash);
-        set.arg(keys::name(kind::METADATA, &[&self.suffix])).arg(&self.record.metadata);
-        set.arg(keys::name(kind::CHECKPOINT, &[&self.suffix])).arg(&self.record.checkpoint);
+        set.arg(keys::name(kind::METADATA, &[&self.suffix])).arg(&self.head);
+        set.arg(keys::name(kind::CHECKPOINT, &[&self.suffix])).arg(&*self.checkpoint);
         if !self.step.is_empty() {
             set.arg(&self.step).arg(self.checkpoint_id);
         }
@@ -270,8 +280,8 @@ impl<'a> Put<'a> {
             thread_id.as_bytes(),
             &self.suffix,
             &of_thread,
-            &self.record.metadata,
-            &self.record.checkpoint,
+            &self.head,
+            &self.checkpoint,
             &self.step,
             condition,
             self.parent.as_deref().unwrap_or_default(),
