@@ -1,7 +1,6 @@
 //! What the clones of a saver share.
 
 use std::collections::HashSet;
-use std::error::Error as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -120,8 +119,7 @@ impl Shared {
     /// Whether a call failed because a proxy hides a cluster, which was not known before: it can be repeated then, without
     /// the directory.
     pub(crate) fn finds_proxy(&self, error: &Error) -> bool {
-        let is_found = !self.connections.is_cluster()
-            && error.source().is_some_and(|source| has_code(source, "CROSSSLOT"));
+        let is_found = !self.connections.is_cluster() && has_code(error, &["CROSSSLOT"]);
         if is_found {
             self.is_behind_proxy.store(true, Ordering::Relaxed);
         }
