@@ -195,6 +195,9 @@ impl RedisSaverBuilder {
     /// Sets the maximum number of retries of a request that failed because the server restarts, a connection was cut, or a
     /// cluster moves data: 5 unless set. The first retry is immediate, the others have an exponential backoff of up to 0.1,
     /// 0.2, 0.4 and 0.8 seconds. A request that has taken 5 seconds is not retried. Every call is idempotent.
+    ///
+    /// So a server that refuses connections for about a second is waited for, with more retries one that does so for 5 seconds. After a
+    /// longer outage, calls fail with [`Unavailable`](checkpoint_core::ErrorKind::Unavailable), reads too, and can be repeated.
     pub fn max_retries(mut self, max_retries: u32) -> Self {
         self.max_retries = max_retries;
         self

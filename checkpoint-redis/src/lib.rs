@@ -87,7 +87,7 @@
 //! | `prune` | about 4 per thread, 1 per namespace, 1 per 256 checkpoints; to delete threads 1 each | of what goes, the metadata is read. 1 more per namespace with delta channels, whose checkpoints are read, but not their values |
 //! | `retain` | about 7 per thread, 1 per namespace of which anything goes, 1 per 256 checkpoints and per 10,000 fields that are measured | the same |
 //! | `put` with [`keep_last`](RedisSaverBuilder::keep_last) | 1; each `keep_last`-th call 4 more | it counts the namespace's checkpoints, too (`ZLEXCOUNT`) |
-//! | `usage` | 2 per 512 threads, and 2 per 10,000 to 20,000 fields | `HLEN` and `HKEYS` of each thread, `HSTRLEN` of each field: about 10 bytes per byte of a field's name go over the network, and no value. The server is busy for about a second per million fields; no command takes long, but `HKEYS` of a large thread: about a millisecond per 10,000 fields |
+//! | `usage` | 2 per 512 threads, and up to 3 per 20,000 fields | `HLEN` and `HKEYS` of each thread, `HSTRLEN` of each field: the names of all fields go to the client and back, no value does. The server is busy for about 1.5 seconds per million fields, in steps of a few microseconds, but for `HKEYS`: up to 10 milliseconds per 10,000 fields of a thread. The bytes are the lengths of the fields' values, not the memory that they take (`MEMORY USAGE`) |
 //! | `delete_for_runs` | 3 per 512 threads, and about 5 per thread with such checkpoints | reads the metadata of all threads: there is no index of runs |
 //! | `rekey` | per 16 checkpoints about 6, per 256 writes about 5; half of it if there is nothing to seal | |
 //! | `setup` | 2 | |
@@ -138,8 +138,8 @@
 //! Redis replicates asynchronously: a failover may lose the newest writes, but each thread stays consistent.
 //! [`Durability`] makes writes wait.
 //!
-//! A call that fails because the server restarts, a connection was lost, or a cluster moves data is retried with backoff (see
-//! [`RedisSaverBuilder::max_retries`]). Calls are idempotent: a conditional `put` finds its own checkpoint, `acquire_lease` its
+//! A call that fails because the server restarts, a connection was lost, or a cluster moves data is retried with backoff, for
+//! about a second, and never for more than 5 (see [`RedisSaverBuilder::max_retries`]). Calls are idempotent: a conditional `put` finds its own checkpoint, `acquire_lease` its
 //! own lease. Only `put_writes` with `once` fails with `Conflict` if its first attempt was stored and the reply was lost.
 //!
 //! # Values of another serializer
