@@ -396,16 +396,16 @@ impl<N: Clone> Document<N> {
         let Some((count, mut rest)) = opened.data.split_first_chunk() else {
             return Err(damaged("checkpoint"));
         };
-        let mut named = Vec::new();
+        let mut all = Vec::new();
         for at in 0..u32::from_be_bytes(*count) {
             let Some((flag, after)) = rest.split_first() else { return Err(damaged("checkpoint")) };
             rest = after;
             let channel = take_text(&mut rest, "checkpoint")?.into();
             let name = usize::try_from(at).ok().and_then(|at| names.get(at)).cloned();
-            named.push(Named { channel, is_snapshot: *flag == 1, name });
+            all.push(Named { channel, is_snapshot: *flag == 1, name });
         }
         let checkpoint = document::decode_checkpoint(&opened.data.slice_ref(rest))?;
-        Ok(Some(Self { checkpoint, named }))
+        Ok(Some(Self { checkpoint, named: all }))
     }
 
     /// Which channels the checkpoint has.

@@ -147,7 +147,7 @@ pub(crate) fn usage_and_retain_say_the_same_as_on_a_file(url: &str) {
     let both = |arguments: &[&str]| -> [Json; 2] {
         [&sqlite(&source), url].map(|url| serde_json::from_str(&text(&run(url, arguments))).unwrap())
     };
-    let [file, here] = both(&["usage", "--json", "--keep-last", "5"]);
+    let [file, here] = both(&["usage", "--json", "--keep-last", "5", "--include-waiting"]);
     for name in ["threads", "checkpoints", "writes"] {
         assert_eq!(here[name], file[name], "{name}");
     }
@@ -160,8 +160,18 @@ pub(crate) fn usage_and_retain_say_the_same_as_on_a_file(url: &str) {
     // Never more than there is.
     let bytes = |value: &Json| value["bytes"].as_u64().unwrap();
     assert!(0 < bytes(&here["would_go"]) && bytes(&here["would_go"]) < bytes(&here), "{here}");
-    let [file, here] =
-        both(&["retain", "--keep-last", "5", "--thread", "a", "--thread", "b", "--yes", "--json"]);
+    let [file, here] = both(&[
+        "retain",
+        "--keep-last",
+        "5",
+        "--include-waiting",
+        "--thread",
+        "a",
+        "--thread",
+        "b",
+        "--yes",
+        "--json",
+    ]);
     assert_eq!((&here["threads"], &here["checkpoints"]), (&file["threads"], &file["checkpoints"]));
     assert_eq!(here["removed"]["checkpoints"], file["removed"]["checkpoints"]);
     let [file, here] = both(&["usage", "--json"]);

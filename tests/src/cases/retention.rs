@@ -605,10 +605,10 @@ async fn runs_go_over_given_threads(ctx: Ctx) -> Done {
     let names: Vec<&str> = threads.iter().map(|thread_id| &**thread_id).collect();
     let (given, others) = (&threads[..30], &names[30..]);
     // Each counts once, also in another batch; one is not stored.
-    let named: Vec<Str> = given.iter().chain(given).chain([&ctx.thread()]).cloned().collect();
+    let wanted: Vec<Str> = given.iter().chain(given).chain([&ctx.thread()]).cloned().collect();
     let run = |policy, dry_run| {
         let options = RetainOptions::default().dry_run(dry_run);
-        ctx.saver().retain_threads(named.clone(), policy, options).try_collect::<RetainSummary>()
+        ctx.saver().retain_threads(wanted.clone(), policy, options).try_collect::<RetainSummary>()
     };
     let policy = Retention::new().keep_last(1);
     let planned = run(policy.clone(), true).await?;
