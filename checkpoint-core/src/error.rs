@@ -165,6 +165,15 @@ impl Error {
         self
     }
 
+    /// The source, if it has this type. It also finds that of an error which several callers [share](Self::share).
+    pub fn source_as<T: StdError + 'static>(&self) -> Option<&T> {
+        let source = self.0.source.as_deref()?;
+        match source.downcast_ref::<SharedSource>() {
+            Some(SharedSource(error)) => error.source_as(),
+            None => source.downcast_ref(),
+        }
+    }
+
     /// The kind to branch on.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -288,5 +297,14 @@ mod tests {
         assert!(StdError::source(&error).is_some_and(|source| source.to_string() == "inner"));
         let long = Error::codec("x").with("thread_id", "é".repeat(5000)).to_string();
         assert!(long.len() < 400 && long.contains("(10000 bytes)"), "{long}");
+    }
+
+    #[test]
+    fn sources_are_found_by_their_type_also_in_shared_errors() {
+        let error = Error::codec("outer").with_source(fmt::Error);
+        assert!(error.source_as::<fmt::Error>().is_some() && error.source_as::<Error>().is_none());
+        let shared = Arc::new(Error::share(&Arc::new(error)));
+        assert!(Error::share(&shared).source_as::<fmt::Error>().is_some());
+        assert!(Error::codec("none").source_as::<fmt::Error>().is_none());
     }
 }

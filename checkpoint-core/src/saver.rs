@@ -683,6 +683,16 @@ pub trait SaverExt: BaseCheckpointSaver {
         retention::retain_all(self, policy, options, query)
     }
 
+    /// The same for these threads, each once.
+    fn retain_threads(
+        &self,
+        thread_ids: Vec<Str>,
+        policy: Retention,
+        options: RetainOptions,
+    ) -> impl Stream<Item = Result<RetainBatch>> + Send {
+        retention::retain_threads(self, thread_ids, policy, options)
+    }
+
     /// Opens a thread for typed reads and commits.
     fn thread(&self, thread_id: impl Into<Str>) -> Thread<Self>
     where

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use checkpoint_core::backend::CheckpointKey;
+use checkpoint_core::backend::records::WriteName;
 use checkpoint_core::backend::segments::{Address, Addresses, SegmentReader};
 use checkpoint_core::{ChannelValue, CheckpointTuple, Error, PendingWrite, Result, Str, opaque};
 use futures_util::future::try_join;
@@ -97,15 +98,6 @@ pub(crate) fn store(
 
 pub(crate) fn text(document: &Document, field: &'static str) -> Result<Str> {
     document.get_str(field).map(Str::from).map_err(|_| not_understood(field))
-}
-
-/// The position of a write.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct WriteName {
-    pub(crate) checkpoint_ns: Str,
-    pub(crate) checkpoint_id: Str,
-    pub(crate) task_id: Str,
-    pub(crate) idx: i32,
 }
 
 /// A write as it was read.

@@ -29,10 +29,7 @@ pub(crate) async fn check_drivers() -> Result<()> {
     TOKIO.guarded(probe).await
 }
 
-/// The error of a task that did not end; its panic goes on.
+/// The error of a task that did not end; see [`NeedsTokio::ended`].
 pub(crate) fn ended(error: JoinError) -> Error {
-    match error.try_into_panic() {
-        Ok(panic) => TOKIO.panicked(panic),
-        Err(error) => Error::invalid_config("the tokio runtime is shut down").with_source(error),
-    }
+    TOKIO.ended(error)
 }

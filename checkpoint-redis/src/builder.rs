@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use checkpoint_core::backend::ValueCodec;
+use checkpoint_core::backend::{KeepLast, ValueCodec};
 use checkpoint_core::{Cipher, Error, Result, ResultExt};
 
 use crate::RedisSaver;
@@ -49,6 +49,7 @@ pub(crate) struct Options {
     pub(crate) codec: ValueCodec,
     /// The level of zstd.
     pub(crate) compression: Option<i32>,
+    pub(crate) keep_last: Option<KeepLast>,
 }
 
 /// Builds a saver. Setters cannot fail; `build()` checks everything.
@@ -63,6 +64,7 @@ pub struct RedisSaverBuilder {
     scripts: Option<bool>,
     durability: Option<Durability>,
     compression: Option<i32>,
+    keep_last: Option<usize>,
     resp3: Option<bool>,
     connect_timeout: Duration,
     timeout: Duration,
@@ -99,6 +101,7 @@ impl RedisSaverBuilder {
             scripts: None,
             durability: None,
             compression: None,
+            keep_last: None,
             resp3: None,
             connect_timeout: Duration::from_secs(5),
             timeout: Duration::from_secs(30),
@@ -158,6 +161,17 @@ impl RedisSaverBuilder {
         self
     }
 
+    /// Prunes behind each `put`: of its namespace, at least the newest `count` checkpoints stay, and normally at most twice as
+    /// many, besides the ancestors that their delta channels need. Branches that runs work on at the same time count together,
+    /// so `count` should be well above their number.
+    ///
+    /// Each call counts the checkpoints, in the same round trip. Each `count`-th removes, in steps of its own, unless others
+    /// keep storing something in the thread at that moment; a failure is only logged.
+    pub fn keep_last(mut self, count: usize) -> Self {
+        self.keep_last = Some(count);
+        self
+    }
+
     /// Chooses between the protocols RESP3 and RESP2: RESP2 unless set here or in the URL, which every server and proxy
     /// speaks. For a saver they are alike.
     pub fn resp3(mut self, resp3: bool) -> Self {
@@ -181,6 +195,9 @@ impl RedisSaverBuilder {
     /// Sets the maximum number of retries of a request that failed because the server restarts, a connection was cut, or a
     /// cluster moves data: 5 unless set. The first retry is immediate, the others have an exponential backoff of up to 0.1,
     /// 0.2, 0.4 and 0.8 seconds. A request that has taken 5 seconds is not retried. Every call is idempotent.
+    ///
+    /// So a server that refuses connections for about a second is waited for, with more retries one that does so for 5 seconds. After a
+    /// longer outage, calls fail with [`Unavailable`](checkpoint_core::ErrorKind::Unavailable), reads too, and can be repeated.
     pub fn max_retries(mut self, max_retries: u32) -> Self {
         self.max_retries = max_retries;
         self
@@ -244,6 +261,7 @@ impl RedisSaverBuilder {
         let key_prefix = key_prefix.unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
         let ttl = self.ttl.or(target.ttl);
         self.check(&key_prefix, ttl)?;
+        let keep_last = self.keep_last.map(KeepLast::new).transpose()?;
         let tls = self.tls(&target)?;
         let login = Login {
             credentials: target.credentials,
@@ -266,6 +284,7 @@ impl RedisSaverBuilder {
             scripts: self.scripts.or(target.scripts).unwrap_or(true),
             codec: self.codec,
             compression: self.compression,
+            keep_last,
         };
         Ok((connections, options))
     }
@@ -346,7 +365,7 @@ mod tests {
 
     #[test]
     fn options_are_checked() {
-        let wrong: [(Setter, &str); 14] = [
+        let wrong: [(Setter, &str); 15] = [
             (|b| b.key_prefix(""), "key_prefix"),
             (|b| b.key_prefix("a{b"), "key_prefix"),
             (|b| b.key_prefix("a}b"), "key_prefix"),
@@ -356,6 +375,7 @@ mod tests {
             (|b| b.timeout(Duration::ZERO), "timeout"),
             (|b| b.connect_timeout(Duration::MAX), "timeout"),
             (|b| b.client_name("a b"), "client_name"),
+            (|b| b.keep_last(0), "keep_last"),
             (
                 |b| b.durability(Durability { replicas: 0, timeout: Duration::from_secs(1), aof: false }),
                 "replica",
@@ -396,6 +416,7 @@ mod tests {
         assert!(!connections.is_cluster());
         assert_eq!((options.key_prefix.as_str(), options.max_inline_bytes), ("ckpt", 64 * 1024));
         assert!(options.scripts && options.ttl.is_none() && options.compression.is_none());
+        assert_eq!(options.keep_last, None);
         let (cluster, options) = checked("redis+cluster://h", |b| b.max_inline_bytes(usize::MAX)).unwrap();
         assert!(cluster.is_cluster());
         assert_eq!(options.max_inline_bytes, 256 * 1024);

@@ -1,6 +1,5 @@
 //! Other data on the saver's servers, with its connections, retries and errors.
 
-use std::error::Error as _;
 use std::fmt;
 
 use checkpoint_core::{Error, ErrorKind, Result, ResultExt};
@@ -8,7 +7,7 @@ use redis::{Cmd, Pipeline, Value};
 
 use crate::RedisSaverBuilder;
 use crate::connection::{Access, Connections};
-use crate::error::BACKEND;
+use crate::error::{BACKEND, has_code};
 
 /// What servers answer to a login that they refuse.
 const REFUSED: [&str; 3] = ["NOAUTH", "WRONGPASS", "DENIED"];
@@ -99,12 +98,7 @@ impl RedisClient {
 
 /// Tells whether the server refused the connection: its user or password, or the client's host.
 pub fn is_refused_connection(error: &Error) -> bool {
-    let Some(source) = error.source().filter(|_| error.kind() == ErrorKind::InvalidConfig) else {
-        return false;
-    };
-    // The text of a server's error begins with its code. Callers that waited for one connection share the source, which then
-    // has the type of no other error.
-    REFUSED.contains(&source.to_string().split(' ').next().unwrap_or_default())
+    error.kind() == ErrorKind::InvalidConfig && has_code(error, &REFUSED)
 }
 
 #[cfg(test)]

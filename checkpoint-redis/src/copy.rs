@@ -10,7 +10,7 @@ use checkpoint_core::{Error, ErrorKind, Result, TypedBytes};
 use redis::{Pipeline, Value};
 
 use crate::connection::Access;
-use crate::keys::{self, ThreadKeys, WriteName, kind};
+use crate::keys::{self, ThreadKeys, kind};
 use crate::load::{Loaded, Row};
 use crate::pages::{RowPages, WritePages};
 use crate::reply::{self, Items};
@@ -124,7 +124,7 @@ impl Copy<'_> {
             fields.push((row.head.step.clone(), Bytes::copy_from_slice(row.checkpoint_id.as_bytes())));
         }
         let strict = codec.requiring_decryption();
-        let opened = Document::read(&strict, from, &row.head, &row.document)?;
+        let opened = Document::read(&strict, from, &row.head.names, &row.document)?;
         let named = opened.as_ref().map(|opened| &*opened.named).unwrap_or_default();
         for (at, field) in row.fields(kind::BLOB).enumerate() {
             let Some(stored) = loaded.fields.get(&*field) else { return Ok(false) };
@@ -193,7 +193,7 @@ impl Copy<'_> {
         if !is_bound(&stored.value) && !is_bound(&stored.header) {
             return Ok(bytes);
         }
-        let name = WriteName::read(field)?;
+        let name = keys::read_write(field)?;
         let from = CheckpointKey::new(self.source, &name.checkpoint_ns, &name.checkpoint_id);
         let resealed = stored.reseal(self.shared.values(), from, from.in_thread(self.target), &name);
         Ok(resealed.map_err(from.context())?.into())

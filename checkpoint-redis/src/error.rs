@@ -294,9 +294,9 @@ impl fmt::Debug for Refusal {
 
 impl StdError for Refusal {}
 
-/// Whether an error's source is the server's error of this code.
-pub(crate) fn has_code(source: &(dyn StdError + 'static), code: &str) -> bool {
-    source.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.code == code)
+/// Whether an error is the server's of one of these codes.
+pub(crate) fn has_code(error: &Error, codes: &[&str]) -> bool {
+    error.source_as::<Refusal>().is_some_and(|refusal| codes.contains(&&*refusal.code))
 }
 
 #[cfg(test)]

@@ -84,8 +84,10 @@
 //! | `delete_thread` | 1; in a cluster 3 | `UNLINK` and `ZREM` in MULTI |
 //! | `get_delta_channel_history` | 3 per 64 ancestors | |
 //! | `copy_thread` | 2, 3 per 16 checkpoints and 1 per 256 of them, 3 per 256 writes, 3 to publish | the values pass through the client |
-//! | `prune` | about 5 per thread, 1 per namespace, 1 per 256 checkpoints; to delete threads 1 each | |
-//! | `retain` | about 8 per thread, 1 per namespace of which anything goes, 1 per 256 checkpoints and per 1,000 fields that are measured | |
+//! | `prune` | about 4 per thread, 1 per namespace, 1 per 256 checkpoints; to delete threads 1 each | of what goes, the metadata is read. 1 more per namespace with delta channels, whose checkpoints are read, but not their values |
+//! | `retain` | about 7 per thread, 1 per namespace of which anything goes, 1 per 256 checkpoints and per 10,000 fields that are measured | the same |
+//! | `put` with [`keep_last`](RedisSaverBuilder::keep_last) | 1; each `keep_last`-th call 4 more | it counts the namespace's checkpoints, too (`ZLEXCOUNT`) |
+//! | `usage` | 2 per 512 threads, and up to 3 per 20,000 fields | `HLEN` and `HKEYS` of each thread, `HSTRLEN` of each field: the names of all fields go to the client and back, no value does. The server is busy for about 1.5 seconds per million fields, in steps of a few microseconds, but for `HKEYS`: up to 10 milliseconds per 10,000 fields of a thread. The bytes are the lengths of the fields' values, not the memory that they take (`MEMORY USAGE`) |
 //! | `delete_for_runs` | 3 per 512 threads, and about 5 per thread with such checkpoints | reads the metadata of all threads: there is no index of runs |
 //! | `rekey` | per 16 checkpoints about 6, per 256 writes about 5; half of it if there is nothing to seal | |
 //! | `setup` | 2 | |
@@ -104,8 +106,8 @@
 //! Redis from 6.2, Valkey from 7.2, both also as a cluster, behind sentinels, and managed. The user needs the keys
 //! `~PREFIX:*` and the commands `EVALSHA EVAL HSET HMGET HGET HSETNX HDEL HEXISTS HSTRLEN HINCRBY HSCAN ZADD ZREM ZSCORE
 //! ZRANGEBYLEX ZREVRANGEBYLEX PEXPIRE PTTL UNLINK EXISTS MULTI EXEC TIME PING`, in a cluster also `CLUSTER SLOTS ASKING`;
-//! without scripts `WATCH UNWATCH` instead of `EVALSHA EVAL`; `WAIT` or `WAITAOF` for [`Durability`]. `INFO` lets `setup()` see
-//! how the server evicts keys.
+//! without scripts `WATCH UNWATCH` instead of `EVALSHA EVAL`; `WAIT` or `WAITAOF` for [`Durability`], `ZLEXCOUNT` for `keep_last`,
+//! `HLEN HKEYS` for `usage`. `INFO` lets `setup()` see how the server evicts keys.
 //!
 //! Set `maxmemory-policy noeviction`: with another policy a full server drops threads, or one of the two keys of a thread.
 //! `setup()` warns of it. A thread without its index is mended by the next call that notices; one without its data is an
@@ -126,16 +128,18 @@
 //! to which nothing refers any more, in a second one, which blocks the server for about a millisecond per 500 remaining
 //! checkpoints. `copy_thread` stores data first and the index at the end, in one step; if something was removed from the
 //! target meanwhile, it begins again. A copy that was cut off leaves invisible data, which goes with the thread. `prune`,
-//! `retain`, `copy_thread` and `delete_for_runs` run to their end even if their call is dropped, as long as the runtime lives.
+//! `retain`, `copy_thread`, `delete_for_runs` and what a `put` with `keep_last` removes run to their end even if their call is
+//! dropped, as long as the runtime lives.
 //!
-//! `retain` looks at a thread without a lock and removes in one step (in several from 2,000 checkpoints on, the newest last), each of
-//! which requires that nothing was stored in the thread meanwhile; else it looks again.
+//! `retain`, and a `put` with `keep_last`, looks at a thread without a lock and removes in one step (in several from 2,000
+//! checkpoints on, the newest last), each of which requires that nothing was stored in the thread meanwhile; else it looks
+//! again, up to 5 times.
 //!
 //! Redis replicates asynchronously: a failover may lose the newest writes, but each thread stays consistent.
 //! [`Durability`] makes writes wait.
 //!
-//! A call that fails because the server restarts, a connection was lost, or a cluster moves data is retried with backoff (see
-//! [`RedisSaverBuilder::max_retries`]). Calls are idempotent: a conditional `put` finds its own checkpoint, `acquire_lease` its
+//! A call that fails because the server restarts, a connection was lost, or a cluster moves data is retried with backoff, for
+//! about a second, and never for more than 5 (see [`RedisSaverBuilder::max_retries`]). Calls are idempotent: a conditional `put` finds its own checkpoint, `acquire_lease` its
 //! own lease. Only `put_writes` with `once` fails with `Conflict` if its first attempt was stored and the reply was lost.
 //!
 //! # Values of another serializer

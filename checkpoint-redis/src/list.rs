@@ -420,7 +420,7 @@ impl Threads {
     }
 }
 
-/// All checkpoints of a thread with their metadata, a page at a time, newest first.
+/// All checkpoints of a thread, or of one of its namespaces, with their metadata, a page at a time, newest first.
 #[derive(Debug)]
 pub(crate) struct AllCheckpoints {
     thread_id: Str,
@@ -428,8 +428,10 @@ pub(crate) struct AllCheckpoints {
 }
 
 impl AllCheckpoints {
-    pub(crate) fn new(thread_id: &str) -> Self {
-        let mut listing = Listing::begin(ListQuery::thread(thread_id));
+    pub(crate) fn new(thread_id: &str, checkpoint_ns: Option<&str>) -> Self {
+        let mut query = ListQuery::thread(thread_id);
+        query.checkpoint_ns = checkpoint_ns.map(Str::from);
+        let mut listing = Listing::begin(query);
         if let Some(listing) = &mut listing {
             listing.page = FILTERED_PAGE;
         }

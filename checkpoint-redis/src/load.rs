@@ -246,7 +246,7 @@ impl<'a, 'l> Assembler<'a, 'l> {
             return Ok(None);
         }
         let Some(writes) = self.writes(row)? else { return Ok(None) };
-        let document = Document::read(codec, key, &row.head, &row.document).map_err(key.context())?;
+        let document = Document::read(codec, key, &row.head.names, &row.document).map_err(key.context())?;
         let metadata = row.head.open_metadata(codec, key).map_err(key.context())?;
         let mut checkpoint = match document {
             None => opaque::checkpoint(row.checkpoint_id.clone(), row::read_value(&row.document)?),

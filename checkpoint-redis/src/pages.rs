@@ -23,7 +23,7 @@ pub(crate) struct RowPages {
 
 impl RowPages {
     pub(crate) fn new(thread_id: &str) -> Self {
-        Self { all: AllCheckpoints::new(thread_id), rest: Vec::new() }
+        Self { all: AllCheckpoints::new(thread_id, None), rest: Vec::new() }
     }
 
     pub(crate) async fn next<'a>(&mut self, shared: &'a Shared) -> Result<Option<(Vec<Row>, Loaded<'a>)>> {

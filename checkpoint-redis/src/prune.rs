@@ -31,14 +31,27 @@ pub(crate) const MEMBERS: usize = 1000;
 /// Fields with their old and new values.
 pub(crate) type Replaced = Vec<(Vec<u8>, Bytes, Bytes)>;
 
-/// Removes checkpoints with their writes, and writes alone, replaces fields in the same step, and collects what only they
-/// referred to. Many checkpoints are removed in several steps, the newest ones last. `false` if a field to replace has
+/// The fields of the writes on checkpoints.
+pub(crate) async fn writes_on(shared: &Shared, thread_id: &str, rows: &[Row]) -> Result<Vec<Bytes>> {
+    let index = shared.keys.thread(thread_id).index;
+    let mut writes = Vec::new();
+    for rows in rows.chunks(MEMBERS) {
+        let commands = rows.iter().map(|row| load::writes_of(&index, &row.suffix())).collect();
+        for reply in shared.connections.each(Access::Read, commands).await? {
+            writes.extend(reply::list(reply)?);
+        }
+    }
+    Ok(writes)
+}
+
+/// Removes checkpoints and writes, replaces fields in the same step, and collects what only these checkpoints referred to.
+/// Many checkpoints are removed in several steps, the newest ones last. `false` if a field to replace has
 /// changed.
 pub(crate) async fn remove(
     shared: &Shared,
     thread_id: &str,
     rows: Vec<Row>,
-    mut writes: Vec<Bytes>,
+    writes: Vec<Bytes>,
     replaced: Replaced,
 ) -> Result<bool> {
     if rows.is_empty() && writes.is_empty() && replaced.is_empty() {
@@ -46,21 +59,15 @@ pub(crate) async fn remove(
     }
     let keys = shared.keys.thread(thread_id);
     let mut values: HashSet<Vec<u8>> = HashSet::new();
-    let suffixes: Vec<_> = rows.iter().map(Row::suffix).collect();
-    for suffixes in suffixes.chunks(MEMBERS) {
-        let commands = suffixes.iter().map(|suffix| load::writes_of(&keys.index, suffix)).collect();
-        for reply in shared.connections.each(Access::Read, commands).await? {
-            writes.extend(reply::list(reply)?);
-        }
-    }
     // Rows are newest first.
     let mut members: Vec<Vec<u8>> = writes.iter().map(|write| write.to_vec()).collect();
     let mut fields = members.clone();
-    for (row, suffix) in rows.iter().zip(&suffixes).rev() {
-        members.push(keys::name(kind::CHECKPOINT, &[suffix]));
+    for row in rows.iter().rev() {
+        let suffix = row.suffix();
+        members.push(keys::name(kind::CHECKPOINT, &[&suffix]));
         members.push(keys::all(&row.checkpoint_ns, &row.checkpoint_id));
-        fields.push(keys::name(kind::METADATA, &[suffix]));
-        fields.push(keys::name(kind::CHECKPOINT, &[suffix]));
+        fields.push(keys::name(kind::METADATA, &[&suffix]));
+        fields.push(keys::name(kind::CHECKPOINT, &[&suffix]));
         if !row.head.step.is_empty() {
             fields.push(row.head.step.clone());
         }
@@ -133,7 +140,6 @@ pub(crate) async fn collect(
     values: Vec<Vec<u8>>,
     segments: Vec<Vec<u8>>,
 ) -> Result<()> {
-    shared.codec.forget(thread_id);
     if shared.scripts {
         let count = text(values.len());
         let mut args: Vec<&[u8]> = vec![&count];
@@ -190,7 +196,7 @@ async fn garbage(
     segments: &[Vec<u8>],
 ) -> Result<Vec<Vec<u8>>> {
     let mut live: HashSet<Vec<u8>> = HashSet::new();
-    let mut all = AllCheckpoints::new(thread_id);
+    let mut all = AllCheckpoints::new(thread_id, None);
     while let Some(page) = all.next_page(shared).await? {
         let names = page.iter().flat_map(|row| row.fields(kind::BLOB));
         live.extend(names.map(|field| field.get(1..).unwrap_or_default().to_vec()));
@@ -331,7 +337,7 @@ fn is_of_runs(shared: &Shared, row: &Row, run_ids: &[&str]) -> Result<bool> {
 }
 
 async fn delete_in_thread(shared: &Shared, thread_id: &str, run_ids: &[&str]) -> Result<()> {
-    let mut all = AllCheckpoints::new(thread_id);
+    let mut all = AllCheckpoints::new(thread_id, None);
     let mut removed = Vec::new();
     while let Some(page) = all.next_page(shared).await? {
         for row in page {
@@ -340,5 +346,6 @@ async fn delete_in_thread(shared: &Shared, thread_id: &str, run_ids: &[&str]) ->
             }
         }
     }
-    remove(shared, thread_id, removed, Vec::new(), Vec::new()).await.map(|_| ())
+    let writes = writes_on(shared, thread_id, &removed).await?;
+    remove(shared, thread_id, removed, writes, Vec::new()).await.map(|_| ())
 }

@@ -231,7 +231,7 @@ async fn visit(shared: &Shared, walk: &mut HistoryWalk, mut rows: Vec<Row>) -> R
         if open.is_empty() {
             break;
         }
-        let read = Document::read(shared.values(), row.key(), &row.head, &row.document);
+        let read = Document::read(shared.values(), row.key(), &row.head.names, &row.document);
         let Some(document) = read.map_err(row.key().context())? else { break };
         let summary = document.summary();
         open.retain(|channel| !summary.values.contains_key(channel));

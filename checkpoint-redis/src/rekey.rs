@@ -11,7 +11,7 @@ use checkpoint_core::backend::{AssociatedData, CheckpointKey, Rekeying, STEP_KEY
 use checkpoint_core::{CheckpointConfig, Error, RekeyOptions, RekeyReport, Result, SealedBy, TypedBytes};
 use redis::Pipeline;
 
-use crate::keys::{self, ThreadKeys, WriteName, kind};
+use crate::keys::{self, ThreadKeys, kind};
 use crate::load::{Assembler, Loaded, Row};
 use crate::pages::{RowPages, WritePages};
 use crate::prune;
@@ -29,6 +29,7 @@ pub(crate) async fn rekey(shared: &Shared, thread_id: &str, options: RekeyOption
             let is_complete = run.rows().await? & run.writes().await?;
             let Run { old_values, old_segments, .. } = run;
             if !old_values.is_empty() || !old_segments.is_empty() {
+                shared.codec.forget(thread_id);
                 let keys = shared.keys.thread(thread_id);
                 let segments = old_segments.iter().map(|address| address.as_bytes().to_vec()).collect();
                 prune::collect(shared, thread_id, &keys, old_values.into_iter().collect(), segments).await?;
@@ -157,7 +158,7 @@ impl<'a> Run<'a> {
         }
         let stored = row::read_value(&row.document)?;
         let resealed = self.rekeying.reseal(Ok(stored), &key.checkpoint_data(), key.context());
-        let Ok(Some(opened)) = Document::read(&self.codec, key, &row.head, &row.document) else {
+        let Ok(Some(opened)) = Document::read(&self.codec, key, &row.head.names, &row.document) else {
             // Noted, unless this is a dry run.
             return Ok(true);
         };
@@ -319,7 +320,7 @@ impl<'a> Run<'a> {
     }
 
     fn write(&mut self, field: &[u8], bytes: Bytes) -> Result<Option<Replacement>> {
-        let name = WriteName::read(field)?;
+        let name = keys::read_write(field)?;
         let key = CheckpointKey::new(self.thread_id, &name.checkpoint_ns, &name.checkpoint_id);
         let stored = StoredWrite::read(&bytes)?;
         let (channel, _) = match stored.open_header(&self.codec, key, &name) {

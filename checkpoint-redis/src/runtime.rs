@@ -2,12 +2,21 @@
 
 use checkpoint_core::Result;
 use checkpoint_core::backend::NeedsTokio;
+use futures_util::future::BoxFuture;
 
 const TOKIO: NeedsTokio = NeedsTokio::new("Redis");
 
 /// Runs a future that uses tokio's sockets or timers; see [`NeedsTokio::guarded`].
 pub(crate) fn guarded<T>(future: impl Future<Output = T>) -> impl Future<Output = Result<T>> {
     TOKIO.guarded(future)
+}
+
+/// Runs a call of several steps to its end, even if its caller is dropped.
+pub(crate) async fn to_the_end<T: Send + 'static>(call: BoxFuture<'static, Result<T>>) -> Result<T> {
+    match TOKIO.current()?.spawn(call).await {
+        Ok(result) => result,
+        Err(error) => Err(TOKIO.ended(error)),
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use checkpoint_core::backend::{Operation, distinct, pages, thread_id_pages, thread_pages};
+use checkpoint_core::retention::{Usage, UsageOptions};
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointLayout, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics,
@@ -57,15 +58,7 @@ impl RedisSaver {
         operation: Operation<'_>,
         call: BoxFuture<'static, Result<T>>,
     ) -> Result<T> {
-        let run = async {
-            let task = async { tokio::spawn(call).await };
-            match runtime::guarded(task).await? {
-                Ok(result) => result,
-                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                Err(error) => Err(Error::invalid_config("the tokio runtime is shut down").with_source(error)),
-            }
-        };
-        self.shared.calls.run(operation, run).await
+        self.shared.calls.run(operation, runtime::to_the_end(call)).await
     }
 }
 
@@ -78,7 +71,9 @@ impl BaseCheckpointSaver for RedisSaver {
     fn capabilities(&self) -> SaverCapabilities {
         let inline =
             if self.shared.values().cipher.is_some() { InlineScalars::None } else { InlineScalars::Short };
-        SaverCapabilities::all(FilterSemantics::Equality).with_layout(CheckpointLayout::Channels { inline })
+        SaverCapabilities::all(FilterSemantics::Equality)
+            .with_usage()
+            .with_layout(CheckpointLayout::Channels { inline })
     }
 
     async fn setup(&self) -> Result<()> {
@@ -214,6 +209,11 @@ impl BaseCheckpointSaver for RedisSaver {
         let (policy, options) = (policy.clone(), *options);
         let retain = async move { retention::retain(&shared, &thread_ids, &policy, &options).await };
         self.to_the_end(operation, Box::pin(retain)).await
+    }
+
+    async fn usage(&self, options: &UsageOptions) -> Result<Usage> {
+        let usage = retention::usage(&self.shared, options);
+        self.shared.calls.run(Operation::usage(), usage).await
     }
 
     async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {

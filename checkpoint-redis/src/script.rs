@@ -190,12 +190,12 @@ end
 /// the checkpoint's part of names, its member of the whole thread, metadata, checkpoint, the field of the step key or
 /// nothing, the condition (`p`: the parent is stored, `l`: it is the newest, or nothing), the parent's part of names or
 /// nothing, the namespace's part, token, holder and time to live of the lease (the token is nothing without one), the number
-/// of fields to set, the number of values that the parent must refer to, the fields with their values, the names of these
-/// values, the fields that must be there.
+/// of fields to set, the number of values that the parent must refer to, whether to count the namespace's checkpoints (1 or
+/// 0), the fields with their values, the names of these values, the fields that must be there.
 ///
 /// Fields that are there stay: of two values under one version the first is kept, as in Python's savers.
 ///
-/// Returns what it did (see [`put`]): `{stored, generation, whether there was an index}`, `{lost lease}`,
+/// Returns what it did (see [`put`]): `{stored, generation, whether there was an index, the count}`, `{lost lease}`,
 /// `{repeats, id}`, `{refused, newest id or nothing, whether the parent is stored}`, `{missing}`.
 pub(crate) static PUT: Script = Script::new(concat!(
     parse!(),
@@ -220,7 +220,7 @@ if condition ~= '' and redis.call('HEXISTS', H, 'm' .. suffix) == 0 then
     return {3, '', 0}
   end
 end
-local last = 15 + 2 * tonumber(ARGV[14])
+local last = 16 + 2 * tonumber(ARGV[14])
 local unchanged = last + tonumber(ARGV[15])
 if unchanged > last then
   local row = redis.call('HGET', H, 'm' .. parent)
@@ -239,13 +239,15 @@ local generation = redis.call('HINCRBY', H, 'g', 1)
 local indexed = redis.call('EXISTS', I)
 redis.call('HSET', H, 'm' .. suffix, ARGV[5], 'c' .. suffix, ARGV[6])
 if step ~= '' then redis.call('HSET', H, step, string.sub(suffix, #ns + 1, -2)) end
-for i = 16, last, 2 do
+for i = 17, last, 2 do
   redis.call('HSETNX', H, ARGV[i], ARGV[i + 1])
 end
 redis.call('ZADD', I, 0, 'c' .. suffix, 0, ARGV[4])
 expire(ARGV[1])
 if KEYS[3] then redis.call('ZADD', KEYS[3], 0, ARGV[2]) end
-return {0, generation, indexed}
+local count
+if ARGV[16] == '1' then count = redis.call('ZLEXCOUNT', I, '[c' .. ns, '(c' .. ns .. '\255') end
+return {0, generation, indexed, count}
 "
 ));
 

@@ -1,14 +1,13 @@
 //! What the clones of a saver share.
 
 use std::collections::HashSet;
-use std::error::Error as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use checkpoint_core::backend::segments::SegmentCodec;
-use checkpoint_core::backend::{Calls, ValueCodec};
+use checkpoint_core::backend::{Calls, KeepLast, ValueCodec};
 use checkpoint_core::{Error, Result};
 use redis::{Cmd, Pipeline, Value};
 use xxhash_rust::xxh3::xxh3_64;
@@ -33,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) codec: SegmentCodec,
     pub(crate) scripts: bool,
     pub(crate) max_inline_bytes: usize,
+    pub(crate) keep_last: Option<KeepLast>,
     ttl: Option<Duration>,
     refresh_on_read: bool,
     /// Whether the version of the format was checked.
@@ -44,8 +44,16 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(connections: Connections, options: Options) -> Self {
-        let Options { key_prefix, ttl, refresh_on_read, max_inline_bytes, scripts, codec, compression } =
-            options;
+        let Options {
+            key_prefix,
+            ttl,
+            refresh_on_read,
+            max_inline_bytes,
+            scripts,
+            codec,
+            compression,
+            keep_last,
+        } = options;
         let codec = SegmentCodec::new(codec).remembering(REMEMBERED_BYTES);
         #[cfg(feature = "zstd")]
         let codec = match compression {
@@ -61,6 +69,7 @@ impl Shared {
             codec,
             scripts,
             max_inline_bytes,
+            keep_last,
             ttl,
             refresh_on_read,
             is_checked: AtomicBool::new(false),
@@ -110,8 +119,7 @@ impl Shared {
     /// Whether a call failed because a proxy hides a cluster, which was not known before: it can be repeated then, without
     /// the directory.
     pub(crate) fn finds_proxy(&self, error: &Error) -> bool {
-        let is_found = !self.connections.is_cluster()
-            && error.source().is_some_and(|source| has_code(source, "CROSSSLOT"));
+        let is_found = !self.connections.is_cluster() && has_code(error, &["CROSSSLOT"]);
         if is_found {
             self.is_behind_proxy.store(true, Ordering::Relaxed);
         }

@@ -1,6 +1,9 @@
 //! `put`, `put_writes` and `delete_thread`.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+use checkpoint_core::backend::records::version_key;
 use checkpoint_core::backend::segments::Segment;
 use checkpoint_core::backend::{
     CheckpointKey, Decision, Found, FoundWrites, Inline, PreparedWrites, SplitCheckpoint,
@@ -15,7 +18,9 @@ use crate::connection::Access;
 use crate::error::BACKEND;
 use crate::keys::{self, ThreadKeys, kind};
 use crate::leases;
+use crate::list;
 use crate::reply::{self, Items};
+use crate::retention;
 use crate::row::{self, Head, Named, Record, Rules};
 use crate::script;
 use crate::shared::{Shared, text};
@@ -32,7 +37,9 @@ struct Put<'a> {
     parent: Option<Vec<u8>>,
     /// The field of the step key, or nothing.
     step: Vec<u8>,
-    record: Record,
+    /// The metadata, and the checkpoint without large values, as they are stored.
+    head: Vec<u8>,
+    checkpoint: Bytes,
     /// Values, lists of addresses, segments.
     fields: Vec<(Vec<u8>, Bytes)>,
     /// Names of values that the parent must refer to.
@@ -45,15 +52,16 @@ struct Put<'a> {
 
 /// What became of a `put`.
 enum Outcome {
-    Stored,
+    /// With the thread's generation, if it is time to prune behind it.
+    Stored(Option<Bytes>),
     Repeats(Str),
     /// Not everything is there that the checkpoint carries over.
     Missing,
 }
 
-/// Stores a checkpoint, with the values that its thread does not have.
+/// Stores a checkpoint, with the values that its thread does not have, and prunes behind it.
 pub(crate) async fn put(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     config: &CheckpointConfig,
     checkpoint: &Checkpoint,
     metadata: &CheckpointMetadata,
@@ -79,8 +87,11 @@ pub(crate) async fn put(
             outcome => outcome?,
         };
         match outcome {
-            Outcome::Stored => {
+            Outcome::Stored(due) => {
                 shared.codec.remember(config.thread_id(), &put.segments);
+                if let Some((keep, generation)) = shared.keep_last.zip(due) {
+                    retention::prune_behind(shared, config, keep, generation).await;
+                }
                 return Ok(config.for_checkpoint(checkpoint.id.clone()));
             }
             Outcome::Repeats(checkpoint_id) => return Ok(config.for_checkpoint(checkpoint_id)),
@@ -139,7 +150,7 @@ impl<'a> Put<'a> {
             named.push(Named { is_snapshot: is_snapshot(&channel), channel, name: Some(name) });
         }
         for (channel, version) in &split.carried_over {
-            let name = keys::value(codec, channel, &keys::version(version));
+            let name = keys::value(codec, channel, &version_key(version));
             required.push(keys::name(kind::BLOB, &[&ns, &name]));
             if options.unchanged.iter().any(|named| **named == **channel) {
                 unchanged.push(name.clone());
@@ -153,7 +164,13 @@ impl<'a> Put<'a> {
         let key = CheckpointKey::new(thread_id, config.checkpoint_ns(), &checkpoint.id);
         let step = options.step_key.as_ref().map(|step| keys::step(codec, config, step)).unwrap_or_default();
         let parent = config.checkpoint_id();
-        let record = Record::new(codec, key, checkpoint, &split, &named, parent, metadata, &step)?;
+        let record = Record::new(codec, key, checkpoint, &split, &named, metadata)?;
+        let head = Head {
+            parent: parent.unwrap_or_default().into(),
+            names: named.into_iter().filter_map(|named| named.name).collect(),
+            step: step.clone(),
+            metadata: record.metadata,
+        };
         Ok(Self {
             config,
             checkpoint_id: &checkpoint.id,
@@ -162,7 +179,8 @@ impl<'a> Put<'a> {
             suffix: keys::of(config, &checkpoint.id),
             parent: config.checkpoint_id().map(|parent| keys::of(config, parent)),
             step,
-            record,
+            head: head.to_bytes()?,
+            checkpoint: record.checkpoint,
             fields,
             unchanged,
             required,
@@ -179,14 +197,31 @@ impl<'a> Put<'a> {
             return self.store_optimistically(shared).await;
         }
         let replies = shared.connections.transaction(&self.keys.hash, &self.commands(shared)).await?;
-        self.stored(shared, &replies).await
+        self.committed(shared, replies).await
     }
 
     /// After a transaction of [`commands`](Self::commands).
-    async fn stored(&self, shared: &Shared, replies: &[Value]) -> Result<Outcome> {
-        let [generation, had_index, ..] = replies else { return Err(too_few()) };
+    async fn committed(&self, shared: &Shared, replies: Vec<Value>) -> Result<Outcome> {
+        let mut replies = Items::of(replies);
+        let (generation, had_index, _added) = (replies.next(), replies.next(), replies.next());
+        self.stored(shared, &generation, &had_index, &replies.next()).await
+    }
+
+    /// After it was stored: the thread's generation, whether there was an index, and, with `keep_last`, how many checkpoints
+    /// the namespace has.
+    async fn stored(
+        &self,
+        shared: &Shared,
+        generation: &Value,
+        had_index: &Value,
+        count: &Value,
+    ) -> Result<Outcome> {
         shared.wrote(self.config.thread_id(), generation, had_index).await?;
-        Ok(Outcome::Stored)
+        let Some(keep) = shared.keep_last else { return Ok(Outcome::Stored(None)) };
+        let count = usize::try_from(reply::integer(count)?).unwrap_or_default();
+        let is_due = keep.is_due(count, self.checkpoint_id);
+        let generation = reply::integer(generation)?;
+        Ok(Outcome::Stored(is_due.then(|| text(generation))))
     }
 
     /// The commands that store it.
@@ -196,9 +231,15 @@ impl<'a> Put<'a> {
         commands.atomic();
         commands.cmd("HINCRBY").arg(hash).arg(kind::GENERATION).arg(1);
         commands.cmd("EXISTS").arg(index);
+        let [of_namespace, of_thread] = self.members();
+        commands.cmd("ZADD").arg(index).arg(0).arg(of_namespace).arg(0).arg(of_thread);
+        if shared.keep_last.is_some() {
+            let (to, from) = self.of_namespace();
+            commands.cmd("ZLEXCOUNT").arg(index).arg(from).arg(to);
+        }
         let set = commands.cmd("HSET").arg(hash);
-        set.arg(keys::name(kind::METADATA, &[&self.suffix])).arg(&self.record.metadata);
-        set.arg(keys::name(kind::CHECKPOINT, &[&self.suffix])).arg(&self.record.checkpoint);
+        set.arg(keys::name(kind::METADATA, &[&self.suffix])).arg(&self.head);
+        set.arg(keys::name(kind::CHECKPOINT, &[&self.suffix])).arg(&*self.checkpoint);
         if !self.step.is_empty() {
             set.arg(&self.step).arg(self.checkpoint_id);
         }
@@ -206,8 +247,6 @@ impl<'a> Put<'a> {
         for (field, value) in &self.fields {
             commands.cmd("HSETNX").arg(hash).arg(field).arg(&**value);
         }
-        let [of_namespace, of_thread] = self.members();
-        commands.cmd("ZADD").arg(index).arg(0).arg(of_namespace).arg(0).arg(of_thread);
         self.keys.expire(&mut commands, shared.ttl_millis());
         shared.list_thread(&mut commands, self.config.thread_id());
         commands
@@ -216,6 +255,11 @@ impl<'a> Put<'a> {
     fn members(&self) -> [Vec<u8>; 2] {
         let of_thread = keys::all(self.config.checkpoint_ns(), self.checkpoint_id);
         [keys::name(kind::CHECKPOINT, &[&self.suffix]), of_thread]
+    }
+
+    /// The range of the namespace's checkpoints in the index, from its end to its beginning.
+    fn of_namespace(&self) -> (Vec<u8>, Vec<u8>) {
+        list::bounds(&keys::name(kind::CHECKPOINT, &[&keys::namespace(self.config.checkpoint_ns())]))
     }
 
     async fn store_by_script(&self, shared: &Shared) -> Result<Outcome> {
@@ -229,14 +273,15 @@ impl<'a> Put<'a> {
         let [token, holder, ttl] = leases::arguments(self.options.lease.as_ref());
         let millis = text(shared.ttl_millis());
         let (fields, unchanged) = (text(self.fields.len()), text(self.unchanged.len()));
+        let counts: &[u8] = if shared.keep_last.is_some() { b"1" } else { b"0" };
         let [_, of_thread] = self.members();
         let mut args: Vec<&[u8]> = vec![
             &millis,
             thread_id.as_bytes(),
             &self.suffix,
             &of_thread,
-            &self.record.metadata,
-            &self.record.checkpoint,
+            &self.head,
+            &self.checkpoint,
             &self.step,
             condition,
             self.parent.as_deref().unwrap_or_default(),
@@ -246,6 +291,7 @@ impl<'a> Put<'a> {
             &ttl,
             &fields,
             &unchanged,
+            counts,
         ];
         args.extend(self.fields.iter().flat_map(|(field, value)| [&**field, &**value]));
         args.extend(self.unchanged.iter().chain(&self.required).map(|field| &**field));
@@ -255,8 +301,7 @@ impl<'a> Put<'a> {
         let mut reply = Items::new(reply)?;
         let found = match reply::integer(&reply.next())? {
             script::put::STORED => {
-                shared.wrote(thread_id, &reply.next(), &reply.next()).await?;
-                return Ok(Outcome::Stored);
+                return self.stored(shared, &reply.next(), &reply.next(), &reply.next()).await;
             }
             script::put::MISSING => return Ok(Outcome::Missing),
             script::put::LOST_LEASE => Found::default(),
@@ -289,8 +334,7 @@ impl<'a> Put<'a> {
         });
         read.cmd("HEXISTS").arg(hash).arg(own);
         read.cmd("HGET").arg(hash).arg(parent);
-        let all = keys::name(kind::CHECKPOINT, &[&keys::namespace(self.config.checkpoint_ns())]);
-        let (from, to) = crate::list::bounds(&all);
+        let (from, to) = self.of_namespace();
         read.cmd("ZREVRANGEBYLEX").arg(index).arg(from).arg(to).arg("LIMIT").arg(0).arg(1);
         for field in &self.required {
             read.cmd("HEXISTS").arg(hash).arg(field);
@@ -336,11 +380,11 @@ impl<'a> Put<'a> {
             if let Some(renewed) = renewed {
                 commands.cmd("HSET").arg(hash).arg(kind::LEASE).arg(renewed);
             }
-            Ok((Some(commands), Outcome::Stored))
+            Ok((Some(commands), Outcome::Stored(None)))
         };
         let (replies, outcome) = shared.connections.optimistic(&self.keys.both(), &read, decide).await?;
         match replies {
-            Some(replies) => self.stored(shared, &replies).await,
+            Some(replies) => self.committed(shared, replies).await,
             None => Ok(outcome),
         }
     }

@@ -24,6 +24,7 @@ const EVERYWHERE: &[Test] = blocking![
     every_command_works_as_on_a_file,
     copies_of_pythons_file_to_the_server_and_back_are_equal,
     keys_are_rotated,
+    usage_and_retain_say_the_same_as_on_a_file,
     the_suite_runs,
 ];
 
@@ -88,6 +89,11 @@ fn copies_of_pythons_file_to_the_server_and_back_are_equal(server: &Server) {
 fn rows_come_back_byte_by_byte(server: &Server) {
     let (_prefix, url) = set_up(server);
     everywhere::rows_come_back_byte_by_byte(&url);
+}
+
+fn usage_and_retain_say_the_same_as_on_a_file(server: &Server) {
+    let (_prefix, url) = set_up(server);
+    everywhere::usage_and_retain_say_the_same_as_on_a_file(&url);
 }
 
 fn the_suite_runs(server: &Server) {

@@ -65,6 +65,9 @@ fn redis_saver(
     if let Some(level) = options.number::<u8>("compression")? {
         builder = builder.compression(i32::from(level));
     }
+    if let Some(count) = options.number("keep_last")? {
+        builder = builder.keep_last(count);
+    }
     let aof = options.flag("wait_aof")?.unwrap_or(false);
     let replicas = options.number("wait_replicas")?.unwrap_or(0);
     let timeout = options.seconds("wait_timeout")?;

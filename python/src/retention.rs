@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use checkpoint_core::retention::{Freed, Limits, RetainBatch, RetainOptions, RetainSummary, Retention, Rule};
-use checkpoint_core::{BaseCheckpointSaver, ErrorKind, Result, SaverExt, ThreadQuery};
+use checkpoint_core::retention::{Freed, Limits, RetainOptions, RetainSummary, Retention, Rule};
+use checkpoint_core::{BaseCheckpointSaver, Result, SaverExt, Str, ThreadQuery};
 use futures_util::TryStreamExt;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -11,9 +11,6 @@ use pyo3::types::{PyBool, PyDelta, PyDict};
 
 use crate::convert::{for_each_entry, to_filter, to_str, type_name};
 use crate::error::raise;
-
-/// How many threads of a list are one batch.
-const BATCH: usize = 64;
 
 /// The arguments of `retain` that make the policy.
 pub(crate) struct Policy<'a, 'py> {
@@ -89,30 +86,13 @@ pub(crate) async fn retain(
     thread_ids: Option<Vec<String>>,
     options: RetainOptions,
 ) -> Result<RetainSummary> {
-    policy.validate()?;
-    let Some(thread_ids) = thread_ids else {
-        return saver.retain_all(policy, options, ThreadQuery::all()).try_collect().await;
-    };
-    let mut summary = RetainSummary::default();
-    for batch in thread_ids.chunks(BATCH) {
-        let names: Vec<&str> = batch.iter().map(String::as_str).collect();
-        let mut done = RetainBatch::default();
-        match saver.retain(&names, &policy, &options).await {
-            Ok(report) => done.report = report,
-            // One of them may have failed alone.
-            Err(_) => {
-                for name in names {
-                    match saver.retain(&[name], &policy, &options).await {
-                        Ok(report) => done.report.add(&report),
-                        Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
-                        Err(error) => done.failed.push((name.into(), error)),
-                    }
-                }
-            }
+    match thread_ids {
+        None => saver.retain_all(policy, options, ThreadQuery::all()).try_collect().await,
+        Some(thread_ids) => {
+            let thread_ids = thread_ids.into_iter().map(Str::from).collect();
+            saver.retain_threads(thread_ids, policy, options).try_collect().await
         }
-        summary.add(done);
     }
-    Ok(summary)
 }
 
 /// The report as the arguments of Python's.

@@ -89,6 +89,8 @@ pub enum Call {
     PutOntoParent,
     /// A `put` with another condition, a step key or a lease.
     PutConditional,
+    /// A `put` that prunes behind itself: of two checkpoints, the older one goes.
+    PutPruning,
     /// A `put_writes`.
     PutWrites,
     /// A `put_writes` with options.

@@ -9,6 +9,7 @@
 //!   [`PutWritesOptions::decide`](crate::PutWritesOptions::decide) decide conditional writes by what a backend found.
 //! * [`ValueCodec`] encrypts, decrypts and decodes values on their way to a row and back. [`CheckpointKey`] names the row.
 //! * [`segments`] splits long values into segments that versions share.
+//! * [`records`] are the encodings of a backend that stores bytes under keys.
 //! * [`Rekeying`] is what `rekey` does with each value.
 //! * [`pages`], [`thread_pages`] and [`thread_id_pages`] turn a function that reads one page into a stream; [`ListCursor`] is
 //!   the position in a listing.
@@ -23,6 +24,7 @@ mod associated_data;
 mod calls;
 mod key;
 mod paging;
+pub mod records;
 mod rekey;
 mod retention;
 mod retry;

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use futures_util::future::FutureExt;
 use tokio::runtime::Handle;
+use tokio::task::JoinError;
 
 use crate::{Error, Result};
 
@@ -68,6 +69,14 @@ impl NeedsTokio {
     pub fn checked<T>(self, function: impl FnOnce() -> T) -> Result<T> {
         self.current()?;
         catch_unwind(AssertUnwindSafe(function)).map_err(|panic| self.panicked(panic))
+    }
+
+    /// The error of a task that did not end. Its panic goes on, unless it is about a missing driver.
+    pub fn ended(self, error: JoinError) -> Error {
+        match error.try_into_panic() {
+            Ok(panic) => self.panicked(panic),
+            Err(error) => Error::invalid_config("the tokio runtime is shut down").with_source(error),
+        }
     }
 
     /// The error of a panic about a missing driver. Any other panic goes on.

@@ -1,8 +1,8 @@
 //! Retention: which checkpoints a database keeps, and the runs that remove the others.
 //!
 //! [`Retention`] is the policy, [`BaseCheckpointSaver::retain`](crate::BaseCheckpointSaver::retain) applies it to some
-//! threads, [`SaverExt::retain_all`](crate::SaverExt::retain_all) to all of them in small batches, and [`Sweeper`] does that
-//! again and again.
+//! threads in one call, [`SaverExt::retain_threads`](crate::SaverExt::retain_threads) to any number of them in small batches,
+//! [`SaverExt::retain_all`](crate::SaverExt::retain_all) to all of them, and [`Sweeper`] does that again and again.
 //!
 //! ```
 //! use std::time::Duration;
@@ -63,4 +63,4 @@ pub use run::{RetainBatch, RetainSummary};
 pub use sweeper::{SweepOptions, Sweeper};
 pub use usage::{DayUsage, ThreadUsage, Usage, UsageOptions};
 
-pub(crate) use run::retain_all;
+pub(crate) use run::{retain_all, retain_threads};

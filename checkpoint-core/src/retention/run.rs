@@ -1,6 +1,6 @@
-//! Runs over all threads.
+//! Runs over many threads.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use futures_util::future::ready;
@@ -77,8 +77,29 @@ pub(crate) fn retain_all<S: BaseCheckpointSaver + ?Sized>(
     options: RetainOptions,
     query: ThreadQuery,
 ) -> impl Stream<Item = Result<RetainBatch>> + Send {
-    let threads: BoxStream<'static, Result<Str>> = match policy.validate() {
-        Ok(()) => saver.list_thread_ids(query),
+    run(saver, policy, options, saver.list_thread_ids(query))
+}
+
+/// Applies a policy to these threads.
+pub(crate) fn retain_threads<S: BaseCheckpointSaver + ?Sized>(
+    saver: &S,
+    mut thread_ids: Vec<Str>,
+    policy: Retention,
+    options: RetainOptions,
+) -> impl Stream<Item = Result<RetainBatch>> + Send {
+    let mut seen = HashSet::new();
+    thread_ids.retain(|thread_id| seen.insert(thread_id.clone()));
+    run(saver, policy, options, stream::iter(thread_ids).map(Ok).boxed())
+}
+
+fn run<S: BaseCheckpointSaver + ?Sized>(
+    saver: &S,
+    policy: Retention,
+    options: RetainOptions,
+    threads: BoxStream<'static, Result<Str>>,
+) -> impl Stream<Item = Result<RetainBatch>> + Send {
+    let threads = match policy.validate() {
+        Ok(()) => threads,
         Err(error) => stream::once(ready(Err(error))).boxed(),
     };
     let run = Run {

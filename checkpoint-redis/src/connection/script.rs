@@ -1,6 +1,5 @@
 //! Lua scripts.
 
-use std::error::Error as _;
 use std::sync::OnceLock;
 
 use checkpoint_core::backend::telemetry;
@@ -93,5 +92,5 @@ impl Connections {
 }
 
 fn is_unknown_script(error: &Error) -> bool {
-    error.source().is_some_and(|source| has_code(source, "NOSCRIPT"))
+    has_code(error, &["NOSCRIPT"])
 }

@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use checkpoint_core::retention::{Freed, RetainBatch, RetainOptions, RetainReport, RetainSummary, Rule};
-use checkpoint_core::{BaseCheckpointSaver, SaverExt, Str, ThreadQuery};
-use futures_util::stream::{self, BoxStream};
+use checkpoint_core::{SaverExt, Str, ThreadQuery};
+use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::{Value as Json, json};
@@ -39,16 +39,8 @@ pub(crate) async fn run(saver: &Saver, asked: &Retain, json: bool) -> Result<()>
         query.prefix = asked.prefix.as_deref().map(Str::from);
         saver.retain_all(policy, options, query).boxed()
     } else {
-        let policy = &policy;
-        let retained = stream::iter(&asked.thread).then(move |thread| async move {
-            let mut batch = RetainBatch::default();
-            match saver.retain(&[thread.as_str()], policy, &options).await {
-                Ok(report) => batch.report = report,
-                Err(error) => batch.failed.push((thread.as_str().into(), error)),
-            }
-            Ok(batch)
-        });
-        retained.boxed()
+        let threads = asked.thread.iter().map(|thread| Str::from(thread.as_str())).collect();
+        saver.retain_threads(threads, policy, options).boxed()
     };
     let bar = progress(None, if asked.dry_run { "threads read" } else { "threads done" });
     let mut summary = RetainSummary::default();

@@ -155,6 +155,44 @@ pub(crate) fn copies_can_encrypt_values(url: &str, stored: impl FnOnce() -> Vec<
     assert_same_values(&source, &back);
 }
 
+pub(crate) fn usage_and_retain_say_the_same_as_on_a_file(url: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let source = filled(directory.path(), &["a", "b"], 12, 3000);
+    counts(&sqlite(&source), url, &[]);
+    let both = |arguments: &[&str]| -> [Json; 2] {
+        [&sqlite(&source), url].map(|url| serde_json::from_str(&text(&run(url, arguments))).unwrap())
+    };
+    let [file, here] = both(&["usage", "--json", "--keep-last", "5", "--include-waiting"]);
+    for name in ["threads", "checkpoints", "writes"] {
+        assert_eq!(here[name], file[name], "{name}");
+    }
+    let per_day = |usage: &Json| {
+        let days = usage["days"].as_array().unwrap().iter();
+        days.map(|day| (day["day"].clone(), day["checkpoints"].clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(per_day(&here), per_day(&file));
+    assert_eq!(here["would_go"]["checkpoints"], file["would_go"]["checkpoints"]);
+    // Never more than there is.
+    let bytes = |value: &Json| value["bytes"].as_u64().unwrap();
+    assert!(0 < bytes(&here["would_go"]) && bytes(&here["would_go"]) < bytes(&here), "{here}");
+    let [file, here] = both(&[
+        "retain",
+        "--keep-last",
+        "5",
+        "--include-waiting",
+        "--thread",
+        "a",
+        "--thread",
+        "b",
+        "--yes",
+        "--json",
+    ]);
+    assert_eq!((&here["threads"], &here["checkpoints"]), (&file["threads"], &file["checkpoints"]));
+    assert_eq!(here["removed"]["checkpoints"], file["removed"]["checkpoints"]);
+    let [file, here] = both(&["usage", "--json"]);
+    assert_eq!(here["checkpoints"], file["checkpoints"]);
+}
+
 pub(crate) fn the_suite_runs(url: &str) {
     let lines = text(&run(url, &["conformance", "put_writes", "--json"]));
     let summary: Json = serde_json::from_str(lines.lines().last().unwrap()).unwrap();

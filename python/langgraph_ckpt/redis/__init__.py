@@ -54,6 +54,7 @@ class RedisSaver(Saver):
         timeout: The timeout of a request, retries included, in seconds. Defaults to 30.
         max_retries: How often a request is retried. Defaults to 5.
         client_name: The name of the connections in `CLIENT LIST`.
+        keep_last: How many checkpoints of each namespace a put keeps at least; see `retain`. All unless given.
 
     Raises:
         TypeError: If `redis_url` or `redis_client` is something else, or none of them is given.
@@ -81,6 +82,7 @@ class RedisSaver(Saver):
         timeout: float | None = None,
         max_retries: int | None = None,
         client_name: str | None = None,
+        keep_last: int | None = None,
     ) -> None:
         options: Mapping[str, Any] = {
             "key_prefix": checkpoint_prefix,
@@ -94,6 +96,7 @@ class RedisSaver(Saver):
             "timeout": timeout,
             "max_retries": max_retries,
             "client_name": client_name,
+            "keep_last": keep_last,
         }
         url, options = read_client(type(self), Saver, redis_url, redis_client, options)
         default_ttl, refresh_on_read = read_ttl(ttl)

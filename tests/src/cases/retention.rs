@@ -43,6 +43,7 @@ cases!("retention", [Need::Retain];
     other_threads_are_untouched,
     leases_that_are_held_stay [Need::Leases],
     runs_go_over_all_threads,
+    runs_go_over_given_threads,
     runs_may_be_repeated_and_broken_off,
     two_runs_at_once,
     writers_lose_nothing_meanwhile,
@@ -596,6 +597,31 @@ async fn runs_go_over_all_threads(ctx: Ctx) -> Done {
     for thread_id in &threads {
         ensure_eq!(left(&ctx, thread_id, "").await?.len(), 3, "left in {thread_id}");
     }
+    Ok(())
+}
+
+async fn runs_go_over_given_threads(ctx: Ctx) -> Done {
+    let (_, threads) = threads(&ctx, 40, 3).await?;
+    let names: Vec<&str> = threads.iter().map(|thread_id| &**thread_id).collect();
+    let (given, others) = (&threads[..30], &names[30..]);
+    // Each counts once, also in another batch; one is not stored.
+    let wanted: Vec<Str> = given.iter().chain(given).chain([&ctx.thread()]).cloned().collect();
+    let run = |policy, dry_run| {
+        let options = RetainOptions::default().dry_run(dry_run);
+        ctx.saver().retain_threads(wanted.clone(), policy, options).try_collect::<RetainSummary>()
+    };
+    let policy = Retention::new().keep_last(1);
+    let planned = run(policy.clone(), true).await?;
+    let summary = run(policy, false).await?;
+    ensure_eq!((summary.failures, summary.report.threads), (0, 30), "threads that failed, and others");
+    ensure_eq!(numbers(summary.report.by(Rule::KeepLast)), [30, 60, 0], "what went");
+    ensure_eq!(planned.report.total().checkpoints, 60, "what would go");
+    ensure_eq!(counts(&ctx, &names[..30]).await?, 30, "checkpoints of these threads");
+    ensure_eq!(counts(&ctx, others).await?, 30, "checkpoints of the others");
+    expect_kind(run(Retention::new(), false).await, ErrorKind::InvalidArgument, "a policy without limits")?;
+    let none =
+        ctx.saver().retain_threads(Vec::new(), Retention::new().keep_last(1), RetainOptions::default());
+    ensure_eq!(none.try_collect::<RetainSummary>().await?.report.threads, 0, "threads of no names");
     Ok(())
 }
 

@@ -15,12 +15,14 @@ use crate::fixture::{
 };
 use crate::rounds::Rounds;
 use crate::target::{Call, CountedSaver, Facility, OpenOptions, Saver};
+use crate::wire::Cost;
 
 cases!("round_trips", [Need::Target(Facility::RoundTrips)];
     put,
     put_with_unchanged_values,
     put_after_the_parent_was_deleted,
     put_with_conditions,
+    put_with_keep_last [Need::Target(Facility::KeepLast)],
     put_writes,
     put_writes_with_conditions,
     leases [Need::Leases],
@@ -130,6 +132,26 @@ async fn put_with_conditions(ctx: Ctx) -> Done {
             let Step { parent, made, new_versions } = &step;
             rounds.call(counted.handle.put_with(parent, made, &metadata(1), new_versions, &options)).await?;
         }
+    }
+    Ok(())
+}
+
+/// Most puts cost the same as without it.
+async fn put_with_keep_last(ctx: Ctx) -> Done {
+    let open = |count| OpenOptions { keep_last: Some(count), ..OpenOptions::default() };
+    let counted = ctx.target().counted(open(1000)).await?;
+    let same = Cost::new((counted.cost)(Call::Put).round_trips, Cost::ANY);
+    let mut idle = Rounds::new(&counted.proxy, "a put with nothing to prune".into(), same);
+    while idle.go_on()? {
+        idle.call(store(&counted.handle, &CheckpointConfig::new(ctx.thread()), &checkpoint(&[]))).await?;
+    }
+    let counted = ctx.target().counted(open(1)).await?;
+    let mut pruning = rounds(&counted, Call::PutPruning);
+    while pruning.go_on()? {
+        let parent = store(ctx.saver(), &CheckpointConfig::new(ctx.thread()), &checkpoint(&[])).await?;
+        let stored = pruning.call(store(&counted.handle, &parent, &checkpoint(&[]))).await?;
+        let left = ctx.saver().list_all(ListQuery::thread(stored.thread_id())).await?;
+        ensure_eq!(left.len(), 1, "checkpoints are left");
     }
     Ok(())
 }

@@ -137,6 +137,8 @@ fn cost(call: Call) -> Cost {
             return Cost::new(1, 1);
         }
         Call::PutUnchanged | Call::PutOrphaned => return Cost::new(2, 2),
+        // It is not offered.
+        Call::PutPruning => 0,
         Call::Lease | Call::GetNothing => 1,
         Call::PutWritesConditional | Call::GetTuple => 2,
         Call::PutOntoParent

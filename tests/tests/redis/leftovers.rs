@@ -93,6 +93,32 @@ async fn pruned_threads_keep_what_one_checkpoint_takes(server: &Server) {
     }
 }
 
+/// Values, segments and writes of checkpoints that went behind a `put` are gone, too, and those of others stay.
+async fn puts_that_prune_leave_what_few_checkpoints_take(server: &Server) {
+    const KEPT: usize = 3;
+    for scripts in [true, false] {
+        let prefix = Prefix::set_up(server.url()).await;
+        let raw = prefix.raw().await;
+        let builder = prefix.builder().scripts(scripts);
+        let (saver, pruning) = (builder.clone().build().unwrap(), builder.keep_last(KEPT).build().unwrap());
+        let mut configs = vec![CheckpointConfig::new("pruned")];
+        for number in 0..40 {
+            let last = configs.last().unwrap().clone();
+            configs.push(put(&pruning, &last, &conversation(number)).await);
+        }
+        let left = saver.list_all(ListQuery::thread("pruned")).await.unwrap();
+        assert!((KEPT..2 * KEPT).contains(&left.len()), "{} checkpoints", left.len());
+        let mut last = CheckpointConfig::new("same");
+        for tuple in left.iter().rev() {
+            assert_eq!(tuple.pending_writes.len(), 2);
+            last = put(&saver, &last, &tuple.checkpoint).await;
+        }
+        let mut found = kinds(&raw, &prefix, "pruned").await;
+        found.retain(|(_, kind), _| *kind != 'r');
+        assert_eq!(found, kinds(&raw, &prefix, "same").await);
+    }
+}
+
 async fn repeated_calls_add_nothing(server: &Server) {
     let prefix = Prefix::set_up(server.url()).await;
     let raw = prefix.raw().await;
@@ -125,6 +151,7 @@ pub(crate) fn tests() -> &'static [Test] {
     tests![
         deleted_threads_leave_nothing,
         pruned_threads_keep_what_one_checkpoint_takes,
+        puts_that_prune_leave_what_few_checkpoints_take,
         repeated_calls_add_nothing,
         few_scripts_are_cached,
     ]

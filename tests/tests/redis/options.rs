@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use checkpoint_conformance::Missing;
 use checkpoint_conformance::telemetry::Recording;
+use checkpoint_core::retention::UsageOptions;
 use checkpoint_core::{
     BaseCheckpointSaver, Checkpoint, CheckpointConfig, Cipher, ErrorKind, ListQuery, Result, SaverExt,
 };
@@ -130,11 +131,20 @@ async fn a_user_with_few_permissions(server: &Server) {
     for (kind, commands) in [(true, COMMANDS.to_owned()), (false, COMMANDS.replace("+evalsha +eval ", ""))] {
         let prefix = Prefix::set_up(server.url()).await;
         let user = User::new(server, &format!("~{}:* {commands}", prefix.name())).await;
-        let saver = prefix.builder_at(&user.url()).scripts(kind).build().unwrap();
+        let builder = prefix.builder_at(&user.url()).scripts(kind);
+        let saver = builder.clone().build().unwrap();
         saver.setup().await.unwrap();
         saver.ping().await.unwrap();
         saver.check_schema().await.unwrap();
         everything_works(&saver).await;
+        let pruning = builder.keep_last(1).build().unwrap();
+        let mut config = CheckpointConfig::new("pruned");
+        for number in 0..3 {
+            let made = step(number);
+            config = pruning.put(&config, &made, &metadata(), &made.channel_versions).await.unwrap();
+        }
+        let usage = saver.usage(&UsageOptions::default()).await.unwrap();
+        assert_eq!((usage.threads, usage.checkpoints), (1, 1));
         // Another prefix is none of its business.
         let other = Prefix::set_up(server.url()).await;
         let other = other.builder_at(&user.url()).scripts(kind).build().unwrap();

@@ -76,8 +76,12 @@ async fn task(saver: RedisSaver, seed: u64, operations: u64, deletes: bool) {
 async fn race(server: &Server, scripts: bool, deletes: bool) {
     let prefix = Prefix::set_up(server.url()).await;
     let tasks = (0..8).map(|seed| {
-        // Several processes: each has its own saver.
-        let saver = prefix.builder().scripts(scripts).build().unwrap();
+        // Several processes: each has its own saver. Some prune behind their puts.
+        let mut builder = prefix.builder().scripts(scripts);
+        if seed % 2 == 1 {
+            builder = builder.keep_last(3);
+        }
+        let saver = builder.build().unwrap();
         tokio::spawn(task(saver, seed, rounds(60), deletes))
     });
     join(tasks.collect()).await;

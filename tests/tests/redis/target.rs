@@ -90,6 +90,10 @@ impl Redis {
             Some(cipher) => builder.cipher(cipher),
             None => builder,
         };
+        let builder = match options.keep_last {
+            Some(count) => builder.keep_last(count),
+            None => builder,
+        };
         self.variant.apply(builder)
     }
 
@@ -114,6 +118,7 @@ fn cost(call: Call) -> Cost {
         | Call::Ping
         | Call::CheckSchema => return Cost::new(1, 1),
         Call::PutOrphaned => return Cost::new(2, 2),
+        Call::PutPruning => 5,
         Call::DeleteThread | Call::PruneDelete { threads: 1 } => return Cost::new(1, 4),
         Call::PruneDelete { threads } => threads,
         Call::Setup => return Cost::new(2, 3),
@@ -135,7 +140,7 @@ fn cost(call: Call) -> Cost {
         // The same; the first page has the target, too.
         Call::DeltaChannelHistory { ancestors } => 2 * (ancestors + 1).div_ceil(64),
         Call::CopyThread { .. } => 11,
-        Call::PruneKeepLatest { threads, namespaces } => threads * (5 + namespaces),
+        Call::PruneKeepLatest { threads, namespaces } => threads * (4 + namespaces),
         Call::DeleteForRuns { threads } => 3 + 4 * threads,
         Call::Rekey { .. } => 19,
         Call::RekeyNothing { dry_run: true } => 5,
@@ -156,7 +161,7 @@ impl Target for Redis {
 
     fn offers(&self, facility: Facility) -> bool {
         match facility {
-            Facility::WholeCheckpoints | Facility::KeepLast => false,
+            Facility::WholeCheckpoints => false,
             // The nodes of a cluster announce their own addresses, past the proxy.
             Facility::RoundTrips => self.server.kind() != Kind::Cluster && self.variant == Variant::Default,
             // Every case is repeated with each cipher, which is enough on one server with and without scripts, and in a

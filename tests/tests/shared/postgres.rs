@@ -297,6 +297,7 @@ fn cost(call: Call) -> Cost {
         | Call::Ping
         | Call::CheckSchema => each(1),
         Call::PutOrphaned => Cost::new(2, 4),
+        Call::PutPruning => Cost::new(6, Cost::ANY),
         Call::List { checkpoints } => each(1 + checkpoints.checked_sub(16).map_or(0, |more| 1 + more / 128)),
         Call::ListThreads { threads, .. } | Call::ListThreadIds { threads } => each(threads.div_ceil(128)),
         Call::PutConditional | Call::DeleteThread => Cost::new(1, 3),
