@@ -58,7 +58,7 @@
 //! | `s` address | a segment of about 8 KB, which all values of the thread share |
 //! | `w` namespace id task index | a pending write |
 //! | `k` namespace parent hash | the child with this step key |
-//! | `L`, `g`, `r` | the lease, the number of writing calls, and a number that changes when something is removed |
+//! | `L`, `g`, `r` | the lease, the number of changes, and a number that changes when something is removed |
 //!
 //! | member | |
 //! |---|---|
@@ -128,8 +128,9 @@
 //! target meanwhile, it begins again. A copy that was cut off leaves invisible data, which goes with the thread. `prune`,
 //! `retain`, `copy_thread` and `delete_for_runs` run to their end even if their call is dropped, as long as the runtime lives.
 //!
-//! `retain` looks at a thread without a lock and removes in one step (in several from 2,000 checkpoints on, the newest last), each of
-//! which requires that nothing was stored in the thread meanwhile; else it looks again.
+//! `retain` looks at a thread without a lock and removes in one step, in several from about 600 checkpoints on, the oldest
+//! first. Each step takes away what only these checkpoints referred to, so that a run that is killed leaves nothing behind, and
+//! requires that nobody changed the thread meanwhile; else it looks again.
 //!
 //! Redis replicates asynchronously: a failover may lose the newest writes, but each thread stays consistent.
 //! [`Durability`] makes writes wait.

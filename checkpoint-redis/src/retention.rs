@@ -6,16 +6,18 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use bytes::Bytes;
 use checkpoint_core::backend::{CheckpointKey, StoredCheckpoint, StoredThread, StoredWrites, Verdict};
 use checkpoint_core::delta::CheckpointSummary;
+use checkpoint_core::retention::Rule;
 use checkpoint_core::{
     Error, ErrorKind, FilterSemantics, Result, RetainOptions, RetainReport, Retention, Str, ThreadStatus, id,
 };
+use redis::Value;
 
 use crate::connection::Access;
 use crate::keys::{self, ThreadKeys, WriteName, kind};
 use crate::leases;
 use crate::list::AllCheckpoints;
 use crate::load::Row;
-use crate::prune::{self, MEMBERS, Replaced};
+use crate::prune::{self, MEMBERS, Replaced, Step};
 use crate::reply;
 use crate::row::{self, Document, Head, StoredWrite};
 use crate::shared::Shared;
@@ -58,7 +60,7 @@ pub(crate) async fn retain(
     Ok(report)
 }
 
-/// `None` if others keep storing something in the thread.
+/// `None` if others keep changing the thread.
 async fn retain_thread(
     shared: &Shared,
     thread_id: &str,
@@ -67,39 +69,54 @@ async fn retain_thread(
     now: i64,
 ) -> Result<Option<RetainReport>> {
     let keys = shared.keys.thread(thread_id);
-    for _ in 0..ATTEMPTS {
+    // What went in attempts that did not come to an end.
+    let mut gone = RetainReport::default();
+    let mut attempts = 0;
+    while attempts < ATTEMPTS {
+        attempts += 1;
         let mut generation = redis::cmd("HGET");
         generation.arg(&keys.hash).arg(kind::GENERATION);
-        let Some(generation) = reply::optional(shared.read(&generation).await?)? else {
-            return Ok(Some(RetainReport::default()));
-        };
+        let generation = shared.read(&generation).await?;
+        if generation == Value::Nil {
+            return Ok(Some(gone));
+        }
         let Some(mut look) = Look::at(shared, thread_id, policy, now).await? else { continue };
         let values = look.measure(shared).await?;
         let mut report = RetainReport::default();
         look.verdict.count(&look.thread, values, &mut report);
         if dry_run || !look.verdict.is_change() {
-            return Ok(Some(report));
+            return Ok(Some(joined(report, &gone)));
         }
-        let mut unchanged = vec![(kind::GENERATION.to_vec(), generation.clone(), generation)];
-        let is_whole = look.verdict.whole;
-        let (rows, writes) = look.removed();
-        // The last one to go: another run may have removed it.
-        if let Some(row) = rows.first() {
-            let stored: Bytes = row.head.to_bytes()?.into();
-            unchanged.push((keys::name(kind::METADATA, &[&row.suffix()]), stored.clone(), stored));
-        }
-        if !prune::remove(shared, thread_id, rows, writes, unchanged).await? {
+        let steps = look.steps();
+        let taken = prune::take_steps(shared, thread_id, reply::integer(&generation)?, &steps).await?;
+        if taken < steps.len() {
+            if taken > 0 {
+                attempts = 0;
+                gone = joined(look.taken(steps.iter().take(taken)), &gone);
+            }
             continue;
         }
-        if is_whole {
+        if look.verdict.whole {
             leases::delete_expired(shared, thread_id).await?;
             let mut forget = redis::cmd("ZREM");
             forget.arg(shared.keys.directory(thread_id)).arg(thread_id);
             forget_thread(shared, thread_id, &forget).await?;
         }
-        return Ok(Some(report));
+        return Ok(Some(joined(report, &gone)));
     }
-    Ok(None)
+    Ok((gone.changed > 0).then_some(gone))
+}
+
+/// The report on a thread of which something went before.
+fn joined(mut report: RetainReport, gone: &RetainReport) -> RetainReport {
+    report.add(gone);
+    report.threads = report.threads.min(1);
+    report.changed = report.changed.min(1);
+    for rule in [Rule::IdleFor, Rule::KeepLast, Rule::MaxAge] {
+        let freed = report.by_mut(rule);
+        freed.threads = freed.threads.min(1);
+    }
+    report
 }
 
 /// A thread, and what goes of it.
@@ -110,6 +127,9 @@ struct Look {
     thread: StoredThread,
     verdict: Verdict,
     keys: ThreadKeys,
+    /// The values to which only checkpoints refer that go, without their kind, with the addresses of the segments that go with
+    /// them. Known once it was measured.
+    values: Vec<(Vec<u8>, Vec<Vec<u8>>)>,
 }
 
 impl Look {
@@ -147,7 +167,7 @@ impl Look {
             let Some(summaries) = summaries(shared, &keys, &of_namespace).await? else { return Ok(None) };
             verdict.keep_ancestors(&checkpoint_ns, |id| Ok(summaries.get(id).cloned()))?;
         }
-        Ok(Some(Self { rows, writes, thread, verdict, keys }))
+        Ok(Some(Self { rows, writes, thread, verdict, keys, values: Vec::new() }))
     }
 
     fn is_dropped(&self, row: &Row) -> bool {
@@ -168,6 +188,93 @@ impl Look {
             found.is_some_and(|found| found.dropped.contains_key(&row.checkpoint_id))
         };
         (self.rows.into_iter().filter(dropped).collect(), lost)
+    }
+
+    /// What goes, the oldest checkpoints first. With a checkpoint goes what no later one refers to.
+    fn steps(&self) -> Vec<Step> {
+        let mut writes: HashMap<(&Str, &Str), Vec<&Bytes>> = HashMap::new();
+        let mut step = Step::default();
+        for (name, field) in &self.writes {
+            let Some(found) = self.verdict.namespaces.get(&name.checkpoint_ns) else { continue };
+            if found.writes.contains_key(&name.checkpoint_id) {
+                step.members.push(field.to_vec());
+                step.fields.push(field.to_vec());
+            } else if found.dropped.contains_key(&name.checkpoint_id) {
+                writes.entry((&name.checkpoint_ns, &name.checkpoint_id)).or_default().push(field);
+            }
+        }
+        // Rows are newest first.
+        let dropped: Vec<&Row> = self.rows.iter().rev().filter(|row| self.is_dropped(row)).collect();
+        let mut last: HashMap<Vec<u8>, usize> = HashMap::new();
+        for (at, row) in dropped.iter().enumerate() {
+            last.extend(
+                row.fields(kind::BLOB).map(|field| (field.get(1..).unwrap_or_default().to_vec(), at)),
+            );
+        }
+        let mut fields: Vec<Vec<Vec<u8>>> = vec![Vec::new(); dropped.len()];
+        let mut segments: HashMap<&Vec<u8>, usize> = HashMap::new();
+        for (value, addresses) in &self.values {
+            let at = last.get(value).copied().unwrap_or_default();
+            let Some(fields) = fields.get_mut(at) else { continue };
+            fields.extend([kind::BLOB, kind::ADDRESSES].map(|of| keys::name(of, &[value])));
+            for address in addresses {
+                let last = segments.entry(address).or_default();
+                *last = at.max(*last);
+            }
+        }
+        for (address, at) in segments {
+            let Some(fields) = fields.get_mut(at) else { continue };
+            fields.push(keys::name(kind::SEGMENT, &[address]));
+        }
+        let mut steps = Vec::new();
+        for (row, fields) in dropped.into_iter().zip(fields) {
+            if step.is_full() {
+                steps.push(std::mem::take(&mut step));
+            }
+            let suffix = row.suffix();
+            step.checkpoints += 1;
+            step.members.push(keys::name(kind::CHECKPOINT, &[&suffix]));
+            step.members.push(keys::all(&row.checkpoint_ns, &row.checkpoint_id));
+            step.fields.push(keys::name(kind::METADATA, &[&suffix]));
+            step.fields.push(keys::name(kind::CHECKPOINT, &[&suffix]));
+            if !row.head.step.is_empty() {
+                step.fields.push(row.head.step.clone());
+            }
+            step.fields.extend(fields);
+            for write in writes.remove(&(&row.checkpoint_ns, &row.checkpoint_id)).into_iter().flatten() {
+                step.members.push(write.to_vec());
+                step.fields.push(write.to_vec());
+            }
+        }
+        if self.verdict.whole {
+            step.fields.extend([kind::GENERATION, kind::REMOVALS].map(<[u8]>::to_vec));
+        }
+        steps.push(step);
+        steps
+    }
+
+    /// What went with the first steps, without the bytes of values.
+    fn taken<'a>(&self, steps: impl Iterator<Item = &'a Step>) -> RetainReport {
+        let count = steps.map(|step| step.checkpoints).sum();
+        let dropped = self.rows.iter().rev().filter(|row| self.is_dropped(row)).take(count);
+        let gone: HashSet<(&Str, &Str)> =
+            dropped.map(|row| (&row.checkpoint_ns, &row.checkpoint_id)).collect();
+        let is_lost = |row: &&StoredWrites| {
+            let found = self.verdict.namespaces.get(&row.checkpoint_ns);
+            found.is_some_and(|found| found.writes.contains_key(&row.checkpoint_id))
+        };
+        let is_gone = |row: &&StoredWrites| gone.contains(&(&row.checkpoint_ns, &row.checkpoint_id));
+        let thread = StoredThread {
+            checkpoints: (self.thread.checkpoints.iter())
+                .filter(|row| gone.contains(&(&row.checkpoint_ns, &row.checkpoint_id)))
+                .cloned()
+                .collect(),
+            writes: (self.thread.writes.iter()).filter(|row| is_gone(row) || is_lost(row)).cloned().collect(),
+            waits: false,
+        };
+        let mut report = RetainReport::default();
+        self.verdict.count(&thread, 0, &mut report);
+        report
     }
 
     /// The metadata of kept checkpoints whose parents are not kept, without them.
@@ -220,15 +327,19 @@ impl Look {
             .extend(of_writes.iter().filter_map(|at| self.writes.get(*at)).map(|(_, field)| field.to_vec()));
         let dead: Vec<Vec<u8>> = dead.into_iter().collect();
         fields.extend(dead.iter().map(|name| keys::name(kind::BLOB, &[name])));
-        let mut segments: HashSet<Vec<u8>> =
-            prune::addresses(shared, &self.keys, &dead).await?.into_iter().collect();
+        let mut lists = prune::lists(shared, &self.keys, &dead).await?;
+        let mut segments: HashSet<Vec<u8>> = lists.iter().flatten().cloned().collect();
         if !segments.is_empty() {
-            for address in prune::addresses(shared, &self.keys, &live.into_iter().collect::<Vec<_>>()).await?
-            {
-                segments.remove(&address);
+            let live: Vec<_> = live.into_iter().collect();
+            for address in prune::lists(shared, &self.keys, &live).await?.iter().flatten() {
+                segments.remove(address);
             }
         }
+        for list in &mut lists {
+            list.retain(|address| segments.contains(address));
+        }
         fields.extend(segments.iter().map(|address| keys::name(kind::SEGMENT, &[address])));
+        self.values = dead.into_iter().zip(lists).collect();
         let mut lengths = lengths(shared, &self.keys, &fields).await?.into_iter();
         let mut by_place: HashMap<(Str, Str), u64> = HashMap::new();
         for at in of_rows {

@@ -339,8 +339,8 @@ return 1
 /// Removes checkpoints and writes, which are invisible from then on, and replaces fields.
 ///
 /// `ARGV`: the number of fields to replace, of each: field, old value, new value; the number of members to remove, these,
-/// the fields to remove. Returns 1, or 0 if a field to replace has changed: nothing is done then. A copy that is under way
-/// notices it, see [`PUBLISH`].
+/// the fields to remove. Returns 1, or 0 if a field to replace has changed: nothing is done then. Others who look at the
+/// thread notice it by its generation, and a copy that is under way, see [`PUBLISH`].
 pub(crate) static REMOVE: Script = Script::new(
     r"
 local unpack = table.unpack or unpack
@@ -358,6 +358,7 @@ end
 for i = members + 1, #ARGV, 500 do
   redis.call('HDEL', KEYS[1], unpack(ARGV, i, math.min(i + 499, #ARGV)))
 end
+if redis.call('HEXISTS', KEYS[1], 'g') == 1 then redis.call('HINCRBY', KEYS[1], 'g', 1) end
 if redis.call('HEXISTS', KEYS[1], 'r') == 1 then redis.call('HINCRBY', KEYS[1], 'r', 1) end
 return 1
 ",

@@ -84,7 +84,7 @@ pub(crate) async fn runs_are_killed<P: Place>(database: &P, fresh: &P, at_once: 
         let (mut random, mut killed) = (Random(29), 0);
         while killed < rounds(KILLS) {
             let start = |_| {
-                let waits = random.below(120);
+                let waits = random.below(80);
                 let moment = Moment::after(waits, &mut random).write();
                 kills::start(CHILD, &format!("{moment}\n{}", database.place()))
             };
@@ -111,7 +111,7 @@ pub(crate) async fn runs_are_cut_off<P: Place>(
     let runs = async {
         let again = async || {
             let (mut ended, mut failed) = (0, 0);
-            while cuts() < rounds(10 * KILLS) {
+            while cuts() < rounds(40 * KILLS) {
                 match run_once(&through).await {
                     Ok(summary) => {
                         ended += 1;
@@ -253,7 +253,7 @@ impl<S: BaseCheckpointSaver + Clone> Agent<S> {
             // Some checkpoints are forks of an older one.
             let kept = &mut kept[at];
             let parent = if self.random.below(6) == 0 { self.random.below(kept.len() as u64 + 1) } else { 0 };
-            let parent = kept.get(usize::try_from(parent).unwrap()).or(kept.front()).cloned();
+            let parent = kept.get(usize::try_from(parent).unwrap()).or_else(|| kept.front()).cloned();
             let config = self.step(parent.unwrap_or(base), step, legal_hold).await;
             kept.push_front(config);
             kept.truncate(KEPT[at]);
@@ -264,7 +264,7 @@ impl<S: BaseCheckpointSaver + Clone> Agent<S> {
             if !self.load.lasts() {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
