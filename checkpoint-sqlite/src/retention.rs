@@ -23,6 +23,9 @@ use crate::{leases, sql, write};
 /// in between.
 const BYTES: usize = 2 << 20;
 
+/// How many free pages are given back in one transaction, so that it takes some milliseconds.
+const PAGES: u64 = 256;
+
 /// Keeps of each namespace the newest checkpoint and the ancestors that its delta channels need.
 pub(crate) fn keep_latest(config: &Config, open: &Open, thread_id: &str) -> Result<()> {
     let (_, verdict) = decide(config, open, thread_id, &Retention::keep_latest(), 0)?;
@@ -77,7 +80,23 @@ pub(crate) async fn retain(
     for one in try_join_all(each).await? {
         report.add(&one);
     }
+    if let Err(error) = give_back(workers).await {
+        tracing::warn!(%error, "free pages were not given back; the next call tries again");
+    }
     Ok(report)
+}
+
+/// Gives the free pages of the file back to the file system, if it was made for that: some at a time, with the writes of
+/// agents in between.
+async fn give_back(workers: &Workers) -> Result<()> {
+    let free = |_: &Config, open: &Open| query_one(open, sql::SELECT_FREE_PAGES, (), |row| count(row, 0));
+    let free = workers.read(free).await?.unwrap_or_default();
+    // What others free meanwhile is left to the next call.
+    for _ in 0..free.div_ceil(PAGES) {
+        let some = |_: &Config, open: &Open| query_all(open, &sql::give_back(PAGES), (), |_| Ok(None::<()>));
+        workers.change_returning(BYTES, some).await?;
+    }
+    Ok(())
 }
 
 /// Prunes the namespace in which a checkpoint was stored, if it is time. An older checkpoint that cannot be opened does not

@@ -153,6 +153,15 @@ pub(crate) const SELECT_CHECKPOINT_SIZES: &str = "SELECT thread_id, checkpoint_n
 pub(crate) const SELECT_FILE_SIZE: &str = "SELECT page_count * page_size, freelist_count * page_size \
     FROM pragma_page_count, pragma_page_size, pragma_freelist_count";
 
+/// The free pages of a file that can give them back (mode 2 is `INCREMENTAL`).
+pub(crate) const SELECT_FREE_PAGES: &str =
+    "SELECT freelist_count FROM pragma_freelist_count, pragma_auto_vacuum WHERE auto_vacuum = 2";
+
+/// Gives pages back, one in each step of the statement.
+pub(crate) fn give_back(pages: u64) -> String {
+    format!("PRAGMA incremental_vacuum({pages})")
+}
+
 pub(crate) const SELECT_LEASE: &str = "SELECT token, expires_at FROM checkpoint_leases WHERE thread_id = ?1";
 pub(crate) const UPSERT_LEASE: &str = "INSERT OR REPLACE INTO checkpoint_leases \
     (thread_id, holder, token, expires_at) VALUES (?1, ?2, ?3, ?4)";

@@ -84,7 +84,7 @@ pub(crate) async fn runs_are_killed<P: Place>(database: &P, fresh: &P, at_once: 
         let (mut random, mut killed) = (Random(29), 0);
         while killed < rounds(KILLS) {
             let start = |_| {
-                let waits = random.below(80);
+                let waits = random.below(60);
                 let moment = Moment::after(waits, &mut random).write();
                 kills::start(CHILD, &format!("{moment}\n{}", database.place()))
             };
@@ -264,7 +264,7 @@ impl<S: BaseCheckpointSaver + Clone> Agent<S> {
             if !self.load.lasts() {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
