@@ -37,8 +37,12 @@
 //! There are no other tables or indexes. The table of leases is ours alone. [`setup`] adds it to a file that Python or an
 //! older version of this crate set up; without it, everything but leases works. `put` stores every channel value again and ignores `new_versions`, as Python
 //! does: a thread grows with the square of its conversation. A row holds at most
-//! 1,000,000,000 bytes; more is an `InvalidArgument`. Deleted rows leave free pages for later ones; the file
-//! does not shrink until `VACUUM` is run on it.
+//! 1,000,000,000 bytes; more is an `InvalidArgument`. Deleted rows leave free pages for later ones.
+//!
+//! A file that [`setup`] creates has `auto_vacuum = INCREMENTAL`, which Python's saver does not notice: after `retain` has removed
+//! something, it gives the free pages back to the file system, 256 at a time, with waiting writes in between. The file becomes
+//! smaller when SQLite next moves its log into it. Any other file keeps its size until `VACUUM` is run on it;
+//! `PRAGMA auto_vacuum = INCREMENTAL` before a `VACUUM` makes it one whose pages `retain` gives back from then on.
 //!
 //! # What Python sees
 //!
