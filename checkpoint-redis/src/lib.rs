@@ -128,9 +128,9 @@
 //! target meanwhile, it begins again. A copy that was cut off leaves invisible data, which goes with the thread. `prune`,
 //! `retain`, `copy_thread` and `delete_for_runs` run to their end even if their call is dropped, as long as the runtime lives.
 //!
-//! `retain` looks at a thread without a lock and removes in one step, in several from about 600 checkpoints on, the oldest
-//! first. Each step takes away what only these checkpoints referred to, so that a run that is killed leaves nothing behind, and
-//! requires that nobody changed the thread meanwhile; else it looks again.
+//! `retain` looks at a thread without a lock, then removes in one step: a whole thread, or checkpoints with everything to which
+//! only they referred, so that a run that is killed leaves nothing behind. From about 600 checkpoints on, it takes several steps,
+//! the newest of these checkpoints first. Each requires that nobody changed the thread meanwhile; else it looks again.
 //!
 //! Redis replicates asynchronously: a failover may lose the newest writes, but each thread stays consistent.
 //! [`Durability`] makes writes wait.

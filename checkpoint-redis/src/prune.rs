@@ -120,6 +120,42 @@ pub(crate) async fn take_steps(
     Ok(steps.len())
 }
 
+/// Removes a thread with everything but its lease, in one step, if its generation is still this one. The server frees the
+/// memory in the background.
+pub(crate) async fn remove_thread(shared: &Shared, thread_id: &str, generation: i64) -> Result<bool> {
+    let keys = shared.keys.thread(thread_id);
+    shared.codec.forget(thread_id);
+    if shared.scripts {
+        let generation = text(generation);
+        let args: [&[u8]; 1] = [&generation];
+        let reply =
+            shared.connections.script(Access::Write, &script::REMOVE_THREAD, &keys.both(), &args).await?;
+        return Ok(reply::integer(&reply)? == 1);
+    }
+    let mut read = Pipeline::new();
+    read.cmd("HMGET").arg(&keys.hash).arg(kind::GENERATION).arg(kind::LEASE);
+    read.cmd("PTTL").arg(&keys.hash);
+    let decide = |replies: Vec<Value>| {
+        let mut replies = reply::Items::of(replies);
+        let mut stored = reply::optionals(replies.next())?.into_iter().map(Option::unwrap_or_default);
+        let (found, lease) = (stored.next().unwrap_or_default(), stored.next().unwrap_or_default());
+        if found != text(generation) {
+            return Ok((None, false));
+        }
+        let millis = reply::integer(&replies.next())?;
+        let mut commands = Pipeline::new();
+        commands.cmd("UNLINK").arg(&keys.hash).arg(&keys.index);
+        if !lease.is_empty() {
+            commands.cmd("HSET").arg(&keys.hash).arg(kind::LEASE).arg(&*lease);
+            if millis > 0 {
+                commands.cmd("PEXPIRE").arg(&keys.hash).arg(millis);
+            }
+        }
+        Ok((Some(commands), true))
+    };
+    Ok(shared.connections.optimistic(&keys.both(), &read, decide).await?.1)
+}
+
 /// Replaces fields, removes members of the index, then fields, in one step, which counts as a change of the thread. `false`
 /// if a field to replace has changed.
 async fn remove_fields(
@@ -149,12 +185,9 @@ async fn remove_fields(
     for fields in fields.chunks(MEMBERS) {
         commands.cmd("HDEL").arg(&keys.hash).arg(fields);
     }
-    // Of a thread that ends, nothing is counted any more.
-    if !fields.iter().any(|field| field == kind::GENERATION) {
-        commands.cmd("HINCRBY").arg(&keys.hash).arg(kind::GENERATION).arg(1);
-        // A copy that is under way notices it.
-        commands.cmd("HINCRBY").arg(&keys.hash).arg(kind::REMOVALS).arg(1);
-    }
+    commands.cmd("HINCRBY").arg(&keys.hash).arg(kind::GENERATION).arg(1);
+    // A copy that is under way notices it.
+    commands.cmd("HINCRBY").arg(&keys.hash).arg(kind::REMOVALS).arg(1);
     if replaced.is_empty() {
         shared.connections.transaction(&keys.hash, &commands).await?;
         return Ok(true);

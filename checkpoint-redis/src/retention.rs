@@ -87,20 +87,25 @@ async fn retain_thread(
         if dry_run || !look.verdict.is_change() {
             return Ok(Some(joined(report, &gone)));
         }
+        let generation = reply::integer(&generation)?;
+        if look.verdict.whole {
+            if !prune::remove_thread(shared, thread_id, generation).await? {
+                continue;
+            }
+            leases::delete_expired(shared, thread_id).await?;
+            let mut forget = redis::cmd("ZREM");
+            forget.arg(shared.keys.directory(thread_id)).arg(thread_id);
+            forget_thread(shared, thread_id, &forget).await?;
+            return Ok(Some(joined(report, &gone)));
+        }
         let steps = look.steps();
-        let taken = prune::take_steps(shared, thread_id, reply::integer(&generation)?, &steps).await?;
+        let taken = prune::take_steps(shared, thread_id, generation, &steps).await?;
         if taken < steps.len() {
             if taken > 0 {
                 attempts = 0;
                 gone = joined(look.taken(steps.iter().take(taken)), &gone);
             }
             continue;
-        }
-        if look.verdict.whole {
-            leases::delete_expired(shared, thread_id).await?;
-            let mut forget = redis::cmd("ZREM");
-            forget.arg(shared.keys.directory(thread_id)).arg(thread_id);
-            forget_thread(shared, thread_id, &forget).await?;
         }
         return Ok(Some(joined(report, &gone)));
     }
@@ -121,6 +126,7 @@ fn joined(mut report: RetainReport, gone: &RetainReport) -> RetainReport {
 
 /// A thread, and what goes of it.
 struct Look {
+    /// Newest first.
     rows: Vec<Row>,
     /// The fields of all writes.
     writes: Vec<(WriteName, Bytes)>,
@@ -190,7 +196,8 @@ impl Look {
         (self.rows.into_iter().filter(dropped).collect(), lost)
     }
 
-    /// What goes, the oldest checkpoints first. With a checkpoint goes what no later one refers to.
+    /// What goes, the newest checkpoints first, so that those which are left have the ancestors that they need. With a
+    /// checkpoint goes what neither an older one nor one that stays refers to.
     fn steps(&self) -> Vec<Step> {
         let mut writes: HashMap<(&Str, &Str), Vec<&Bytes>> = HashMap::new();
         let mut step = Step::default();
@@ -203,8 +210,7 @@ impl Look {
                 writes.entry((&name.checkpoint_ns, &name.checkpoint_id)).or_default().push(field);
             }
         }
-        // Rows are newest first.
-        let dropped: Vec<&Row> = self.rows.iter().rev().filter(|row| self.is_dropped(row)).collect();
+        let dropped: Vec<&Row> = self.rows.iter().filter(|row| self.is_dropped(row)).collect();
         let mut last: HashMap<Vec<u8>, usize> = HashMap::new();
         for (at, row) in dropped.iter().enumerate() {
             last.extend(
@@ -246,9 +252,6 @@ impl Look {
                 step.fields.push(write.to_vec());
             }
         }
-        if self.verdict.whole {
-            step.fields.extend([kind::GENERATION, kind::REMOVALS].map(<[u8]>::to_vec));
-        }
         steps.push(step);
         steps
     }
@@ -256,7 +259,7 @@ impl Look {
     /// What went with the first steps, without the bytes of values.
     fn taken<'a>(&self, steps: impl Iterator<Item = &'a Step>) -> RetainReport {
         let count = steps.map(|step| step.checkpoints).sum();
-        let dropped = self.rows.iter().rev().filter(|row| self.is_dropped(row)).take(count);
+        let dropped = self.rows.iter().filter(|row| self.is_dropped(row)).take(count);
         let gone: HashSet<(&Str, &Str)> =
             dropped.map(|row| (&row.checkpoint_ns, &row.checkpoint_id)).collect();
         let is_lost = |row: &&StoredWrites| {

@@ -364,6 +364,20 @@ return 1
 ",
 );
 
+/// Removes a thread with everything but its lease, if its generation is still `ARGV[1]`. Returns 1, or 0.
+pub(crate) static REMOVE_THREAD: Script = Script::new(
+    r"
+if redis.call('HGET', KEYS[1], 'g') ~= ARGV[1] then return 0 end
+local lease, ttl = redis.call('HGET', KEYS[1], 'L'), redis.call('PTTL', KEYS[1])
+redis.call('UNLINK', KEYS[1], KEYS[2])
+if lease then
+  redis.call('HSET', KEYS[1], 'L', lease)
+  if ttl > 0 then redis.call('PEXPIRE', KEYS[1], ttl) end
+end
+return 1
+",
+);
+
 /// Collects garbage: deletes those values to which no checkpoint refers any more, and their segments.
 ///
 /// `ARGV`: how many values, the values' fields without their kind, then segments without their kind that may be garbage, too.
