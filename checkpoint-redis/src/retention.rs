@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use bytes::Bytes;
 use checkpoint_core::backend::{CheckpointKey, StoredCheckpoint, StoredThread, StoredWrites, Verdict};
 use checkpoint_core::delta::CheckpointSummary;
-use checkpoint_core::retention::Rule;
 use checkpoint_core::{
     Error, ErrorKind, FilterSemantics, Result, RetainOptions, RetainReport, Retention, Str, ThreadStatus, id,
 };
@@ -85,7 +84,8 @@ async fn retain_thread(
         let mut report = RetainReport::default();
         look.verdict.count(&look.thread, values, &mut report);
         if dry_run || !look.verdict.is_change() {
-            return Ok(Some(joined(report, &gone)));
+            report.add_earlier(&gone);
+            return Ok(Some(report));
         }
         let generation = reply::integer(&generation)?;
         if look.verdict.whole {
@@ -96,32 +96,22 @@ async fn retain_thread(
             let mut forget = redis::cmd("ZREM");
             forget.arg(shared.keys.directory(thread_id)).arg(thread_id);
             forget_thread(shared, thread_id, &forget).await?;
-            return Ok(Some(joined(report, &gone)));
+            report.add_earlier(&gone);
+            return Ok(Some(report));
         }
         let steps = look.steps();
         let taken = prune::take_steps(shared, thread_id, generation, &steps).await?;
         if taken < steps.len() {
             if taken > 0 {
                 attempts = 0;
-                gone = joined(look.taken(steps.iter().take(taken)), &gone);
+                gone.add_earlier(&look.taken(steps.iter().take(taken)));
             }
             continue;
         }
-        return Ok(Some(joined(report, &gone)));
+        report.add_earlier(&gone);
+        return Ok(Some(report));
     }
     Ok((gone.changed > 0).then_some(gone))
-}
-
-/// The report on a thread of which something went before.
-fn joined(mut report: RetainReport, gone: &RetainReport) -> RetainReport {
-    report.add(gone);
-    report.threads = report.threads.min(1);
-    report.changed = report.changed.min(1);
-    for rule in [Rule::IdleFor, Rule::KeepLast, Rule::MaxAge] {
-        let freed = report.by_mut(rule);
-        freed.threads = freed.threads.min(1);
-    }
-    report
 }
 
 /// A thread, and what goes of it.

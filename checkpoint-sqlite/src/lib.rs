@@ -82,7 +82,7 @@
 //! | `delete_for_runs` | one `IMMEDIATE` that reads the metadata of the whole file: there is no index on runs |
 //! | `copy_thread` | one `IMMEDIATE` |
 //! | `prune` | one `IMMEDIATE` per thread |
-//! | `retain` | one change per thread, up to 8 of them in one `IMMEDIATE`, shared with other waiting writes; it decodes the kept checkpoints of a namespace of which anything goes, and their ancestors |
+//! | `retain` | one change per thread and 500 checkpoints that go, up to 8 of them in one `IMMEDIATE`, shared with other waiting writes; it decodes the kept checkpoints of a namespace of which anything goes, and their ancestors. Then one `IMMEDIATE` per 256 free pages |
 //! | `put` with [`keep_last`](SqliteSaverBuilder::keep_last) | the same; it counts the namespace's checkpoints, and each `keep_last`-th call removes |
 //! | `usage` | one read transaction over the whole file, without its values |
 //! | `rekey` | one read transaction to count the values; if it seals, one per 4 MiB or 256 values to read and seal them, one `IMMEDIATE`, shared with other waiting writes, to store them, and one to count again |
@@ -96,7 +96,8 @@
 //!
 //! # Isolation
 //!
-//! Every write is atomic and, once acknowledged, visible to every later read. A read sees one state of the file; a
+//! Every write is atomic (`retain` for each 500 checkpoints, the newest of them first) and, once acknowledged, visible to every
+//! later read. A read sees one state of the file; a
 //! listing sees one state per page, and omits checkpoints that were deleted meanwhile. Acknowledged writes survive a crash
 //! of the process, and a power failure if the system's sync reaches the disk, unless [`Synchronous::Normal`] was chosen.
 //!

@@ -121,23 +121,30 @@ pub(crate) const DELETE_WRITES: &str =
 pub(crate) const CLEAR_PARENT: &str = "UPDATE checkpoints SET parent_checkpoint_id = NULL \
     WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
 
-/// The checkpoints of a thread, without their values: their lengths are in the rows' headers.
-pub(crate) const SELECT_STORED: &str = "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, \
-    ifnull(octet_length(checkpoint), 0) + ifnull(octet_length(metadata), 0) FROM checkpoints WHERE thread_id = ?1";
+/// The keys of a thread's checkpoints.
+pub(crate) const SELECT_STORED: &str =
+    "SELECT checkpoint_ns, checkpoint_id, NULL FROM checkpoints WHERE thread_id = ?1";
+pub(crate) const SELECT_STORED_WITH_PARENTS: &str =
+    "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints WHERE thread_id = ?1";
+
+pub(crate) const SELECT_SIZE: &str = "SELECT ifnull(octet_length(checkpoint), 0) + ifnull(octet_length(metadata), 0) \
+    FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
+pub(crate) const SELECT_SIZE_OF_WRITES: &str = "SELECT ifnull(sum(octet_length(value)), 0) FROM writes \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
 
 /// How many checkpoints a namespace has, up to a number.
 pub(crate) const COUNT_CHECKPOINTS: &str = "SELECT count(*) FROM (SELECT 1 FROM checkpoints \
     WHERE thread_id = ?1 AND checkpoint_ns = ?2 LIMIT ?3)";
 
 /// Without the other namespaces.
-pub(crate) const SELECT_STORED_IN_NAMESPACE: &str = "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, 0 \
-    FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2";
-pub(crate) const SELECT_STORED_WRITES_IN_NAMESPACE: &str = "SELECT checkpoint_ns, checkpoint_id, 1, 0 FROM writes \
+pub(crate) const SELECT_STORED_IN_NAMESPACE: &str =
+    "SELECT checkpoint_ns, checkpoint_id, NULL FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2";
+pub(crate) const SELECT_STORED_WRITES_IN_NAMESPACE: &str = "SELECT checkpoint_ns, checkpoint_id, 1 FROM writes \
     WHERE thread_id = ?1 AND checkpoint_ns = ?2 GROUP BY checkpoint_id";
 
 /// The writes of a thread, by checkpoint.
-pub(crate) const SELECT_STORED_WRITES: &str = "SELECT checkpoint_ns, checkpoint_id, count(*), \
-    sum(ifnull(octet_length(value), 0)) FROM writes WHERE thread_id = ?1 GROUP BY checkpoint_ns, checkpoint_id";
+pub(crate) const SELECT_STORED_WRITES: &str = "SELECT checkpoint_ns, checkpoint_id, count(*) FROM writes \
+    WHERE thread_id = ?1 GROUP BY checkpoint_ns, checkpoint_id";
 
 /// The task and the channel of each write on a checkpoint.
 pub(crate) const SELECT_TASKS: &str =
@@ -357,15 +364,24 @@ mod tests {
             &select_checkpoints_to_rekey(false),
             &select_writes_to_rekey(true),
             &select_writes_to_rekey(false),
+            SELECT_STORED_WITH_PARENTS,
+            SELECT_SIZE,
+            SELECT_SIZE_OF_WRITES,
+            SELECT_TASKS,
+        ];
+        let keys = [
             SELECT_STORED,
             SELECT_STORED_IN_NAMESPACE,
             SELECT_STORED_WRITES_IN_NAMESPACE,
             SELECT_STORED_WRITES,
-            SELECT_TASKS,
         ];
-        for sql in by_key {
+        for sql in by_key.iter().chain(&keys) {
             let plan = plan(&connection, sql);
             assert!(plan.starts_with("SEARCH") && !plan.contains("B-TREE"), "{sql}: {plan}");
+        }
+        for sql in keys {
+            let plan = plan(&connection, sql);
+            assert!(plan.contains("COVERING INDEX"), "{sql}: {plan}");
         }
     }
 }

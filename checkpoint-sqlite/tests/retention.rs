@@ -4,11 +4,13 @@
 
 mod shared;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use checkpoint_core::retention::{RetainSummary, Retention, UsageOptions};
+use checkpoint_core::retention::{Limits, RetainSummary, Retention, UsageOptions};
 use checkpoint_core::{
     BaseCheckpointSaver, Checkpoint, CheckpointConfig, CheckpointMetadata, ListQuery, RetainOptions,
     SaverExt, ThreadQuery, TypedBytes,
@@ -16,6 +18,7 @@ use checkpoint_core::{
 use checkpoint_sqlite::rusqlite::Connection;
 use checkpoint_sqlite::{SqliteSaver, Synchronous};
 use futures_util::TryStreamExt;
+use futures_util::future::{join, try_join_all};
 
 use shared::place;
 
@@ -113,5 +116,65 @@ async fn files_that_others_made_keep_their_size_and_use_it_again() {
         fill(&saver, 4, 9).await;
         let again = saver.usage(&UsageOptions::default()).await.unwrap();
         assert_eq!(again.on_disk, before.on_disk);
+    }
+}
+
+/// A thread that is removed in several transactions.
+#[tokio::test]
+async fn a_long_thread_goes_in_portions() {
+    const COUNT: usize = 1700;
+    let hour = Duration::from_secs(60 * 60);
+    let by_count = Retention::new().keep_last(3).in_namespace("child", Limits::new().keep_last(2));
+    let policies = [(by_count, [3, 2]), (Retention::new().idle_for(hour), [0, 0])];
+    for (policy, expected) in policies {
+        let (_directory, path) = place();
+        let saver = saver(&path);
+        saver.setup().await.unwrap();
+        let mut newest = Vec::new();
+        for checkpoint_ns in ["", "child:1"] {
+            let base = CheckpointConfig::new("long").with_checkpoint_ns(checkpoint_ns);
+            let puts = (0..COUNT).map(|number| {
+                let made = Checkpoint::with_id(format!("1ed00000-{number:04x}-6000-8000-000000000000"))
+                    .with_channel("step", 7, "1");
+                let (saver, base) = (saver.clone(), base.clone());
+                async move {
+                    let metadata = CheckpointMetadata::new("loop", 0);
+                    let stored = saver.put(&base, &made, &metadata, &made.channel_versions).await?;
+                    saver.put_writes(&stored, &[("step".into(), 8.into())], "task", "").await?;
+                    Ok::<_, checkpoint_core::Error>(stored)
+                }
+            });
+            let stored = try_join_all(puts).await.unwrap();
+            newest.extend(stored.into_iter().rev().take(3));
+        }
+        let options = RetainOptions::default();
+        let plan = saver.retain(&["long"], &policy, &options.dry_run(true)).await.unwrap();
+        let retain = saver.retain(&["long"], &policy, &options);
+        let other = async {
+            let mut portions = BTreeSet::new();
+            let mut config = CheckpointConfig::new("other");
+            for _ in 0..20 {
+                config = put(&saver, &config, 10).await;
+                let left = saver.list_all(ListQuery::thread("long")).await.unwrap();
+                // What is left at any time can be continued: the newest are there, or nothing.
+                if let Some(first) = left.first() {
+                    assert!(newest.contains(&first.config), "{:?}", first.config);
+                }
+                portions.insert(left.len());
+            }
+            portions
+        };
+        let (report, portions) = join(retain, other).await;
+        assert_eq!(report.unwrap(), plan);
+        assert!(portions.len() > 2, "no other call came in between: {portions:?}");
+        for (checkpoint_ns, expected) in ["", "child:1"].into_iter().zip(expected) {
+            let query = ListQuery::thread("long").checkpoint_ns(checkpoint_ns);
+            let left = saver.list_all(query).await.unwrap();
+            assert_eq!(left.len(), expected);
+            assert!(left.iter().all(|tuple| tuple.pending_writes.len() == 1));
+        }
+        let usage = saver.usage(&UsageOptions::default()).await.unwrap();
+        let left: usize = expected.iter().sum();
+        assert_eq!((usage.checkpoints, usage.writes), (left as u64 + 20, left as u64));
     }
 }
