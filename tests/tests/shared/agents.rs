@@ -114,7 +114,7 @@ impl Kills {
     }
 
     fn start(&mut self, thread_id: &str, worker: &str, waits: u64) -> Child {
-        let moment = Moment::after(waits, &mut self.random).write();
+        let moment = Moment::after(waits, 3000, &mut self.random).write();
         kills::start(CHILD, &format!("{}\n{thread_id}\n{worker}\n{moment}", self.place))
     }
 

@@ -19,9 +19,10 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// One after so many waits. Half of the processes die there, the others a little later, while the database works.
-    pub(crate) fn after(waits: u64, random: &mut Random) -> Self {
-        Self { waits, micros: random.below(2) * random.below(3000) }
+    /// One after so many waits. Half of the processes die there, the others up to so many microseconds later, while the
+    /// database works.
+    pub(crate) fn after(waits: u64, longest: u64, random: &mut Random) -> Self {
+        Self { waits, micros: random.below(2) * random.below(longest) }
     }
 
     /// Reads what [`write`](Self::write) has written.

@@ -84,8 +84,9 @@ pub(crate) async fn runs_are_killed<P: Place>(database: &P, fresh: &P, at_once: 
         let (mut random, mut killed) = (Random(29), 0);
         while killed < rounds(KILLS) {
             let start = |_| {
-                let waits = random.below(60);
-                let moment = Moment::after(waits, &mut random).write();
+                // Some savers do a batch in a task of its own, for which the process waits once.
+                let waits = random.below(20);
+                let moment = Moment::after(waits, 50_000, &mut random).write();
                 kills::start(CHILD, &format!("{moment}\n{}", database.place()))
             };
             let runs = (0..at_once).map(start).collect();
