@@ -15,7 +15,7 @@ pub(crate) const SHARDS: u64 = 32;
 
 /// The kinds of fields and members, which are their first byte.
 pub(crate) mod kind {
-    /// The number of writing calls since the thread was made.
+    /// The number of calls that changed the thread since it was made.
     pub(crate) const GENERATION: &[u8] = b"g";
     /// A number that changes with each removal, from the first copy into the thread on.
     pub(crate) const REMOVALS: &[u8] = b"r";

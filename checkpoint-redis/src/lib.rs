@@ -58,7 +58,7 @@
 //! | `s` address | a segment of about 8 KB, which all values of the thread share |
 //! | `w` namespace id task index | a pending write |
 //! | `k` namespace parent hash | the child with this step key |
-//! | `L`, `g`, `r` | the lease, the number of writing calls, and a number that changes when something is removed |
+//! | `L`, `g`, `r` | the lease, the number of changes, and a number that changes when something is removed |
 //!
 //! | member | |
 //! |---|---|
@@ -131,9 +131,10 @@
 //! `retain`, `copy_thread`, `delete_for_runs` and what a `put` with `keep_last` removes run to their end even if their call is
 //! dropped, as long as the runtime lives.
 //!
-//! `retain`, and a `put` with `keep_last`, looks at a thread without a lock and removes in one step (in several from 2,000
-//! checkpoints on, the newest last), each of which requires that nothing was stored in the thread meanwhile; else it looks
-//! again, up to 5 times.
+//! `retain` looks at a thread without a lock, then removes in one step: a whole thread, or checkpoints with everything to which
+//! only they referred, so that a run that is killed leaves nothing behind. From about 600 checkpoints on, it takes several steps,
+//! the newest of these checkpoints first. Each requires that nobody changed the thread meanwhile; else it looks again. A `put`
+//! with `keep_last` does so with its namespace, up to 5 times, and then takes what nothing refers to, as `prune` does.
 //!
 //! Redis replicates asynchronously: a failover may lose the newest writes, but each thread stays consistent.
 //! [`Durability`] makes writes wait.

@@ -1,4 +1,4 @@
-//! What `prune`, `retain` and `delete_for_runs` remove: checkpoints, then what only they referred to.
+//! What `prune` and `delete_for_runs` remove: checkpoints, then what only they referred to; and the steps of `retain`.
 
 use std::collections::HashSet;
 
@@ -74,13 +74,9 @@ pub(crate) async fn remove(
         // Without their kind.
         values.extend(row.fields(kind::BLOB).map(|field| field.get(1..).unwrap_or_default().to_vec()));
     }
-    // Fields that are replaced by themselves guard each step.
-    let unchanged: Replaced = replaced.iter().filter(|(_, old, new)| old == new).cloned().collect();
     while members.len() > REMOVED_AT_A_TIME {
         let rest = members.split_off(REMOVED_AT_A_TIME);
-        if !remove_fields(shared, &keys, &unchanged, &std::mem::replace(&mut members, rest), &[]).await? {
-            return Ok(false);
-        }
+        remove_fields(shared, &keys, &Vec::new(), &std::mem::replace(&mut members, rest), &[]).await?;
     }
     while fields.len() > REMOVED_AT_A_TIME {
         // Invisible, because they are not in the index any more.
@@ -95,7 +91,80 @@ pub(crate) async fn remove(
     Ok(true)
 }
 
-/// Replaces fields, removes members of the index, then fields, in one step. `false` if a field to replace has changed.
+/// What goes at once: members of the index, and fields.
+#[derive(Debug, Default)]
+pub(crate) struct Step {
+    /// How many checkpoints go.
+    pub(crate) checkpoints: usize,
+    pub(crate) members: Vec<Vec<u8>>,
+    pub(crate) fields: Vec<Vec<u8>>,
+}
+
+impl Step {
+    pub(crate) fn is_full(&self) -> bool {
+        self.members.len().max(self.fields.len()) >= REMOVED_AT_A_TIME
+    }
+}
+
+/// Takes steps, of which each leaves a thread that is whole, as long as nobody else changes it: its generation was this one.
+/// Returns how many were taken.
+pub(crate) async fn take_steps(
+    shared: &Shared,
+    thread_id: &str,
+    generation: &[u8],
+    steps: &[Step],
+) -> Result<usize> {
+    let keys = shared.keys.thread(thread_id);
+    let generation = reply::integer(&Value::BulkString(generation.to_vec()))?;
+    // Each step counts as a change.
+    for (taken, (generation, step)) in (generation..).zip(steps).enumerate() {
+        let stored = text(generation);
+        let unchanged = vec![(kind::GENERATION.to_vec(), stored.clone(), stored)];
+        if !remove_fields(shared, &keys, &unchanged, &step.members, &step.fields).await? {
+            return Ok(taken);
+        }
+    }
+    shared.codec.forget(thread_id);
+    Ok(steps.len())
+}
+
+/// Removes a thread with everything but its lease, in one step, if its generation is still this one. The server frees the
+/// memory in the background.
+pub(crate) async fn remove_thread(shared: &Shared, thread_id: &str, generation: &[u8]) -> Result<bool> {
+    let keys = shared.keys.thread(thread_id);
+    shared.codec.forget(thread_id);
+    if shared.scripts {
+        let args: [&[u8]; 1] = [generation];
+        let reply =
+            shared.connections.script(Access::Write, &script::REMOVE_THREAD, &keys.both(), &args).await?;
+        return Ok(reply::integer(&reply)? == 1);
+    }
+    let mut read = Pipeline::new();
+    read.cmd("HMGET").arg(&keys.hash).arg(kind::GENERATION).arg(kind::LEASE);
+    read.cmd("PTTL").arg(&keys.hash);
+    let decide = |replies: Vec<Value>| {
+        let mut replies = reply::Items::of(replies);
+        let mut stored = reply::optionals(replies.next())?.into_iter().map(Option::unwrap_or_default);
+        let (found, lease) = (stored.next().unwrap_or_default(), stored.next().unwrap_or_default());
+        if *found != *generation {
+            return Ok((None, false));
+        }
+        let millis = reply::integer(&replies.next())?;
+        let mut commands = Pipeline::new();
+        commands.cmd("UNLINK").arg(&keys.hash).arg(&keys.index);
+        if !lease.is_empty() {
+            commands.cmd("HSET").arg(&keys.hash).arg(kind::LEASE).arg(&*lease);
+            if millis > 0 {
+                commands.cmd("PEXPIRE").arg(&keys.hash).arg(millis);
+            }
+        }
+        Ok((Some(commands), true))
+    };
+    Ok(shared.connections.optimistic(&keys.both(), &read, decide).await?.1)
+}
+
+/// Replaces fields, removes members of the index, then fields, in one step, which counts as a change of the thread. `false`
+/// if a field to replace has changed.
 async fn remove_fields(
     shared: &Shared,
     keys: &ThreadKeys,
@@ -123,6 +192,7 @@ async fn remove_fields(
     for fields in fields.chunks(MEMBERS) {
         commands.cmd("HDEL").arg(&keys.hash).arg(fields);
     }
+    commands.cmd("HINCRBY").arg(&keys.hash).arg(kind::GENERATION).arg(1);
     // A copy that is under way notices it.
     commands.cmd("HINCRBY").arg(&keys.hash).arg(kind::REMOVALS).arg(1);
     if replaced.is_empty() {
@@ -214,7 +284,16 @@ async fn garbage(
 }
 
 /// The addresses of the segments of values.
-pub(crate) async fn addresses(shared: &Shared, keys: &ThreadKeys, names: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
+async fn addresses(shared: &Shared, keys: &ThreadKeys, names: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
+    Ok(lists(shared, keys, names).await?.into_iter().flatten().collect())
+}
+
+/// The addresses of the segments of each value.
+pub(crate) async fn lists(
+    shared: &Shared,
+    keys: &ThreadKeys,
+    names: &[Vec<u8>],
+) -> Result<Vec<Vec<Vec<u8>>>> {
     let mut found = Vec::new();
     for names in names.chunks(MEMBERS) {
         let mut read = redis::cmd("HMGET");
@@ -222,8 +301,9 @@ pub(crate) async fn addresses(shared: &Shared, keys: &ThreadKeys, names: &[Vec<u
         for name in names {
             read.arg(keys::name(kind::ADDRESSES, &[name]));
         }
-        for list in reply::optionals(shared.read(&read).await?)?.into_iter().flatten() {
-            found.extend(list.as_chunks::<24>().0.iter().map(|address| address.to_vec()));
+        for list in reply::optionals(shared.read(&read).await?)? {
+            let list = list.unwrap_or_default();
+            found.push(list.as_chunks::<24>().0.iter().map(|address| address.to_vec()).collect());
         }
     }
     Ok(found)

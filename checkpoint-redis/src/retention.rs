@@ -23,7 +23,7 @@ use crate::keys::{self, ThreadKeys, kind};
 use crate::leases;
 use crate::list::{self, AllCheckpoints};
 use crate::load::{self, Row};
-use crate::prune::{self, MEMBERS, Replaced};
+use crate::prune::{self, MEMBERS, Replaced, Step};
 use crate::reply;
 use crate::row::{Document, Head, StoredWrite};
 use crate::runtime;
@@ -76,7 +76,7 @@ pub(crate) async fn retain(
     Ok(report)
 }
 
-/// `None` if others keep storing something in the thread.
+/// `None` if others keep changing the thread.
 async fn retain_thread(
     shared: &Shared,
     thread_id: &str,
@@ -84,31 +84,44 @@ async fn retain_thread(
     dry_run: bool,
     now: i64,
 ) -> Result<Option<RetainReport>> {
-    for _ in 0..ATTEMPTS {
-        let Some(generation) = generation(shared, thread_id).await? else {
-            return Ok(Some(RetainReport::default()));
-        };
+    // What went in attempts that did not come to an end.
+    let mut gone = RetainReport::default();
+    let mut attempts = 0;
+    while attempts < ATTEMPTS {
+        attempts += 1;
+        let Some(generation) = generation(shared, thread_id).await? else { return Ok(Some(gone)) };
         let Some(mut look) = Look::at(shared, thread_id, None, policy, now).await? else { continue };
         let values = look.measure(shared).await?;
         let mut report = RetainReport::default();
         look.verdict.count(&look.thread, values, &mut report);
         if dry_run || !look.verdict.is_change() {
+            report.add_earlier(&gone);
             return Ok(Some(report));
         }
-        let is_whole = look.verdict.whole;
-        if !look.remove(shared, thread_id, generation).await? {
-            continue;
-        }
-        if is_whole {
-            shared.codec.forget(thread_id);
+        if look.verdict.whole {
+            if !prune::remove_thread(shared, thread_id, &generation).await? {
+                continue;
+            }
             leases::delete_expired(shared, thread_id).await?;
             let mut forget = redis::cmd("ZREM");
             forget.arg(shared.keys.directory(thread_id)).arg(thread_id);
             forget_thread(shared, thread_id, &forget).await?;
+            report.add_earlier(&gone);
+            return Ok(Some(report));
         }
+        let steps = look.steps();
+        let taken = prune::take_steps(shared, thread_id, &generation, &steps).await?;
+        if taken < steps.len() {
+            if taken > 0 {
+                attempts = 0;
+                gone.add_earlier(&look.taken(steps.iter().take(taken)));
+            }
+            continue;
+        }
+        report.add_earlier(&gone);
         return Ok(Some(report));
     }
-    Ok(None)
+    Ok((gone.changed > 0).then_some(gone))
 }
 
 /// The number of calls that have written to a thread, if there is one.
@@ -156,12 +169,16 @@ async fn prune_namespace(
 
 /// A thread, or a namespace of it, and what goes of it.
 struct Look {
+    /// Newest first.
     rows: Vec<Row>,
     /// The fields of all writes.
     writes: Vec<(WriteName, Bytes)>,
     thread: StoredThread,
     verdict: Verdict,
     keys: ThreadKeys,
+    /// The values to which only checkpoints refer that go, without their kind, with the addresses of the segments that go with
+    /// them. Known once it was measured.
+    values: Vec<(Vec<u8>, Vec<Vec<u8>>)>,
 }
 
 impl Look {
@@ -207,7 +224,7 @@ impl Look {
                 return Ok(None);
             }
         }
-        Ok(Some(Self { rows, writes, thread, verdict, keys }))
+        Ok(Some(Self { rows, writes, thread, verdict, keys, values: Vec::new() }))
     }
 
     fn is_dropped(&self, row: &Row) -> bool {
@@ -246,6 +263,90 @@ impl Look {
             unchanged.push((keys::name(kind::METADATA, &[&row.suffix()]), stored.clone(), stored));
         }
         prune::remove(shared, thread_id, rows, writes, unchanged).await
+    }
+
+    /// What goes, the newest checkpoints first, so that those which are left have the ancestors that they need. With a
+    /// checkpoint goes what neither an older one nor one that stays refers to.
+    fn steps(&self) -> Vec<Step> {
+        let mut writes: HashMap<(&Str, &Str), Vec<&Bytes>> = HashMap::new();
+        let mut step = Step::default();
+        for (name, field) in &self.writes {
+            let Some(found) = self.verdict.namespaces.get(&name.checkpoint_ns) else { continue };
+            if found.writes.contains_key(&name.checkpoint_id) {
+                step.members.push(field.to_vec());
+                step.fields.push(field.to_vec());
+            } else if found.dropped.contains_key(&name.checkpoint_id) {
+                writes.entry((&name.checkpoint_ns, &name.checkpoint_id)).or_default().push(field);
+            }
+        }
+        let dropped: Vec<&Row> = self.rows.iter().filter(|row| self.is_dropped(row)).collect();
+        let mut last: HashMap<Vec<u8>, usize> = HashMap::new();
+        for (at, row) in dropped.iter().enumerate() {
+            last.extend(
+                row.fields(kind::BLOB).map(|field| (field.get(1..).unwrap_or_default().to_vec(), at)),
+            );
+        }
+        let mut fields: Vec<Vec<Vec<u8>>> = vec![Vec::new(); dropped.len()];
+        let mut segments: HashMap<&Vec<u8>, usize> = HashMap::new();
+        for (value, addresses) in &self.values {
+            let at = last.get(value).copied().unwrap_or_default();
+            let Some(fields) = fields.get_mut(at) else { continue };
+            fields.extend([kind::BLOB, kind::ADDRESSES].map(|of| keys::name(of, &[value])));
+            for address in addresses {
+                let last = segments.entry(address).or_default();
+                *last = at.max(*last);
+            }
+        }
+        for (address, at) in segments {
+            let Some(fields) = fields.get_mut(at) else { continue };
+            fields.push(keys::name(kind::SEGMENT, &[address]));
+        }
+        let mut steps = Vec::new();
+        for (row, fields) in dropped.into_iter().zip(fields) {
+            if step.is_full() {
+                steps.push(std::mem::take(&mut step));
+            }
+            let suffix = row.suffix();
+            step.checkpoints += 1;
+            step.members.push(keys::name(kind::CHECKPOINT, &[&suffix]));
+            step.members.push(keys::all(&row.checkpoint_ns, &row.checkpoint_id));
+            step.fields.push(keys::name(kind::METADATA, &[&suffix]));
+            step.fields.push(keys::name(kind::CHECKPOINT, &[&suffix]));
+            if !row.head.step.is_empty() {
+                step.fields.push(row.head.step.clone());
+            }
+            step.fields.extend(fields);
+            for write in writes.remove(&(&row.checkpoint_ns, &row.checkpoint_id)).into_iter().flatten() {
+                step.members.push(write.to_vec());
+                step.fields.push(write.to_vec());
+            }
+        }
+        steps.push(step);
+        steps
+    }
+
+    /// What went with the first steps, without the bytes of values.
+    fn taken<'a>(&self, steps: impl Iterator<Item = &'a Step>) -> RetainReport {
+        let count = steps.map(|step| step.checkpoints).sum();
+        let dropped = self.rows.iter().filter(|row| self.is_dropped(row)).take(count);
+        let gone: HashSet<(&Str, &Str)> =
+            dropped.map(|row| (&row.checkpoint_ns, &row.checkpoint_id)).collect();
+        let is_lost = |row: &&StoredWrites| {
+            let found = self.verdict.namespaces.get(&row.checkpoint_ns);
+            found.is_some_and(|found| found.writes.contains_key(&row.checkpoint_id))
+        };
+        let is_gone = |row: &&StoredWrites| gone.contains(&(&row.checkpoint_ns, &row.checkpoint_id));
+        let thread = StoredThread {
+            checkpoints: (self.thread.checkpoints.iter())
+                .filter(|row| gone.contains(&(&row.checkpoint_ns, &row.checkpoint_id)))
+                .cloned()
+                .collect(),
+            writes: (self.thread.writes.iter()).filter(|row| is_gone(row) || is_lost(row)).cloned().collect(),
+            waits: false,
+        };
+        let mut report = RetainReport::default();
+        self.verdict.count(&thread, 0, &mut report);
+        report
     }
 
     /// The metadata of kept checkpoints whose parents are not kept, without them.
@@ -293,15 +394,19 @@ impl Look {
             .extend(of_writes.iter().filter_map(|at| self.writes.get(*at)).map(|(_, field)| field.to_vec()));
         let dead: Vec<Vec<u8>> = dead.into_iter().collect();
         fields.extend(dead.iter().map(|name| keys::name(kind::BLOB, &[name])));
-        let mut segments: HashSet<Vec<u8>> =
-            prune::addresses(shared, &self.keys, &dead).await?.into_iter().collect();
+        let mut lists = prune::lists(shared, &self.keys, &dead).await?;
+        let mut segments: HashSet<Vec<u8>> = lists.iter().flatten().cloned().collect();
         if !segments.is_empty() {
-            for address in prune::addresses(shared, &self.keys, &live.into_iter().collect::<Vec<_>>()).await?
-            {
-                segments.remove(&address);
+            let live: Vec<_> = live.into_iter().collect();
+            for address in prune::lists(shared, &self.keys, &live).await?.iter().flatten() {
+                segments.remove(address);
             }
         }
+        for list in &mut lists {
+            list.retain(|address| segments.contains(address));
+        }
         fields.extend(segments.iter().map(|address| keys::name(kind::SEGMENT, &[address])));
+        self.values = dead.into_iter().zip(lists).collect();
         let fields: Vec<_> = fields.iter().map(|field| (&*self.keys.hash, field)).collect();
         let mut lengths = lengths(shared, &fields).await?.into_iter();
         let mut by_place: HashMap<(Str, Str), u64> = HashMap::new();

@@ -341,8 +341,8 @@ return 1
 /// Removes checkpoints and writes, which are invisible from then on, and replaces fields.
 ///
 /// `ARGV`: the number of fields to replace, of each: field, old value, new value; the number of members to remove, these,
-/// the fields to remove. Returns 1, or 0 if a field to replace has changed: nothing is done then. A copy that is under way
-/// notices it, see [`PUBLISH`].
+/// the fields to remove. Returns 1, or 0 if a field to replace has changed: nothing is done then. Others who look at the
+/// thread notice it by its generation, and a copy that is under way, see [`PUBLISH`].
 pub(crate) static REMOVE: Script = Script::new(
     r"
 local unpack = table.unpack or unpack
@@ -360,7 +360,22 @@ end
 for i = members + 1, #ARGV, 500 do
   redis.call('HDEL', KEYS[1], unpack(ARGV, i, math.min(i + 499, #ARGV)))
 end
+if redis.call('HEXISTS', KEYS[1], 'g') == 1 then redis.call('HINCRBY', KEYS[1], 'g', 1) end
 if redis.call('HEXISTS', KEYS[1], 'r') == 1 then redis.call('HINCRBY', KEYS[1], 'r', 1) end
+return 1
+",
+);
+
+/// Removes a thread with everything but its lease, if its generation is still `ARGV[1]`. Returns 1, or 0.
+pub(crate) static REMOVE_THREAD: Script = Script::new(
+    r"
+if redis.call('HGET', KEYS[1], 'g') ~= ARGV[1] then return 0 end
+local lease, ttl = redis.call('HGET', KEYS[1], 'L'), redis.call('PTTL', KEYS[1])
+redis.call('UNLINK', KEYS[1], KEYS[2])
+if lease then
+  redis.call('HSET', KEYS[1], 'L', lease)
+  if ttl > 0 then redis.call('PEXPIRE', KEYS[1], ttl) end
+end
 return 1
 ",
 );

@@ -37,8 +37,12 @@
 //! There are no other tables or indexes. The table of leases is ours alone. [`setup`] adds it to a file that Python or an
 //! older version of this crate set up; without it, everything but leases works. `put` stores every channel value again and ignores `new_versions`, as Python
 //! does: a thread grows with the square of its conversation. A row holds at most
-//! 1,000,000,000 bytes; more is an `InvalidArgument`. Deleted rows leave free pages for later ones; the file
-//! does not shrink until `VACUUM` is run on it.
+//! 1,000,000,000 bytes; more is an `InvalidArgument`. Deleted rows leave free pages for later ones.
+//!
+//! A file that [`setup`] creates has `auto_vacuum = INCREMENTAL`, which Python's saver does not notice: after `retain` has removed
+//! something, it gives the free pages back to the file system, 256 at a time, with waiting writes in between. The file becomes
+//! smaller when SQLite next moves its log into it. Any other file keeps its size until `VACUUM` is run on it;
+//! `PRAGMA auto_vacuum = INCREMENTAL` before a `VACUUM` makes it one whose pages `retain` gives back from then on.
 //!
 //! # What Python sees
 //!
@@ -78,7 +82,7 @@
 //! | `delete_for_runs` | one `IMMEDIATE` that reads the metadata of the whole file: there is no index on runs |
 //! | `copy_thread` | one `IMMEDIATE` |
 //! | `prune` | one `IMMEDIATE` per thread |
-//! | `retain` | one change per thread, up to 8 of them in one `IMMEDIATE`, shared with other waiting writes; it decodes the kept checkpoints of a namespace of which anything goes, and their ancestors |
+//! | `retain` | one change per thread and 500 checkpoints that go, up to 8 of them in one `IMMEDIATE`, shared with other waiting writes; it decodes the kept checkpoints of a namespace of which anything goes, and their ancestors. Then one `IMMEDIATE` per 256 free pages |
 //! | `put` with [`keep_last`](SqliteSaverBuilder::keep_last) | the same; it counts the namespace's checkpoints, and each `keep_last`-th call removes |
 //! | `usage` | one read transaction over the whole file, without its values |
 //! | `rekey` | one read transaction to count the values; if it seals, one per 4 MiB or 256 values to read and seal them, one `IMMEDIATE`, shared with other waiting writes, to store them, and one to count again |
@@ -92,7 +96,8 @@
 //!
 //! # Isolation
 //!
-//! Every write is atomic and, once acknowledged, visible to every later read. A read sees one state of the file; a
+//! Every write is atomic (`retain` for each 500 checkpoints, the newest of them first) and, once acknowledged, visible to every
+//! later read. A read sees one state of the file; a
 //! listing sees one state per page, and omits checkpoints that were deleted meanwhile. Acknowledged writes survive a crash
 //! of the process, and a power failure if the system's sync reaches the disk, unless [`Synchronous::Normal`] was chosen.
 //!

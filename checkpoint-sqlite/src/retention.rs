@@ -4,7 +4,7 @@ use checkpoint_core::backend::{
     CheckpointKey, KeepLast, StoredCheckpoint, StoredThread, StoredWrites, Verdict, distinct,
 };
 use checkpoint_core::delta::{CheckpointReader, CheckpointSummary};
-use checkpoint_core::retention::{ThreadUsage, Usage, UsageOptions};
+use checkpoint_core::retention::{Rule, ThreadUsage, Usage, UsageOptions};
 use checkpoint_core::serde::document;
 use checkpoint_core::{
     FilterSemantics, Result, RetainOptions, RetainReport, Retention, Str, ThreadStatus, id,
@@ -22,6 +22,13 @@ use crate::{leases, sql, write};
 /// How many bytes the removal of a thread counts for, so that few threads are committed together, with the writes of agents
 /// in between.
 const BYTES: usize = 2 << 20;
+
+/// How many free pages are given back in one transaction, so that it takes some milliseconds.
+const PAGES: u64 = 256;
+
+/// So many checkpoints of a thread are removed in one transaction, so that it takes some dozens of milliseconds; more if more
+/// are kept, which are looked at each time.
+const PORTION: usize = 500;
 
 /// Keeps of each namespace the newest checkpoint and the ancestors that its delta channels need.
 pub(crate) fn keep_latest(config: &Config, open: &Open, thread_id: &str) -> Result<()> {
@@ -54,8 +61,11 @@ pub(crate) async fn retain(
         let plan = move |config: &Config, open: &Open| {
             let mut report = RetainReport::default();
             for thread_id in &thread_ids {
-                let (thread, verdict) =
-                    open.snapshot(|open| decide(config, open, thread_id, &policy, now))?;
+                let (thread, verdict) = open.snapshot(|open| {
+                    let (mut thread, verdict) = decide(config, open, thread_id, &policy, now)?;
+                    measure(open, thread_id, &mut thread, &verdict)?;
+                    Ok((thread, verdict))
+                })?;
                 verdict.count(&thread, 0, &mut report);
             }
             Ok(report)
@@ -63,21 +73,122 @@ pub(crate) async fn retain(
         return workers.read(plan).await;
     }
     workers.to_write()?;
-    let each = thread_ids.iter().map(|thread_id| {
-        let (thread_id, policy) = (Str::from(*thread_id), policy.clone());
-        workers.change_returning(BYTES, move |config, open| {
-            let (thread, verdict) = decide(config, open, &thread_id, &policy, now)?;
-            remove(open, &thread_id, &verdict)?;
-            let mut report = RetainReport::default();
-            verdict.count(&thread, 0, &mut report);
-            Ok(report)
-        })
-    });
+    let each = thread_ids.iter().map(|thread_id| retain_thread(workers, thread_id, policy, now));
     let mut report = RetainReport::default();
     for one in try_join_all(each).await? {
         report.add(&one);
     }
+    if let Err(error) = give_back(workers).await {
+        tracing::warn!(%error, "free pages were not given back; the next call tries again");
+    }
     Ok(report)
+}
+
+/// Removes what goes of a thread, in portions with the writes of agents in between.
+async fn retain_thread(
+    workers: &Workers,
+    thread_id: &str,
+    policy: &Retention,
+    now: i64,
+) -> Result<RetainReport> {
+    let mut gone = RetainReport::default();
+    loop {
+        let (thread_id, policy) = (Str::from(thread_id), policy.clone());
+        let portion = move |config: &Config, open: &Open| {
+            let (mut thread, mut verdict) = decide(config, open, &thread_id, &policy, now)?;
+            let is_all = take_portion(config, open, &thread_id, &thread, &mut verdict)?;
+            measure(open, &thread_id, &mut thread, &verdict)?;
+            remove(open, &thread_id, &verdict)?;
+            let mut report = RetainReport::default();
+            verdict.count(&thread, 0, &mut report);
+            Ok((report, is_all))
+        };
+        let (mut report, is_all) = workers.change_returning(BYTES, portion).await?;
+        if is_all {
+            report.add_earlier(&gone);
+            return Ok(report);
+        }
+        report.checkpoints = report.total().checkpoints;
+        gone.add_earlier(&report);
+    }
+}
+
+/// Leaves in a verdict what goes at once, and returns whether that is all. The thread that it makes is valid: what stays for now
+/// has the ancestors that it needs, and a thread that goes as a whole keeps its newest checkpoints to the end.
+fn take_portion(
+    config: &Config,
+    open: &Open,
+    thread_id: &str,
+    thread: &StoredThread,
+    verdict: &mut Verdict,
+) -> Result<bool> {
+    let dropped: usize = verdict.namespaces.values().map(|found| found.dropped.len()).sum();
+    let most = PORTION.max(thread.checkpoints.len().saturating_sub(dropped));
+    if dropped <= most {
+        return Ok(true);
+    }
+    if verdict.whole {
+        let mut first = Retention::keep_latest().decide(thread, 0);
+        keep_ancestors(config, open, thread_id, &mut first)?;
+        if !first.is_change() {
+            return Ok(true);
+        }
+        for rule in first.namespaces.values_mut().flat_map(|found| found.dropped.values_mut()) {
+            *rule = Rule::IdleFor;
+        }
+        for found in first.namespaces.values_mut() {
+            found.writes.clear();
+        }
+        *verdict = first;
+    }
+    let of_namespaces = verdict.namespaces.iter();
+    let mut ids: Vec<(Str, Str)> = of_namespaces
+        .flat_map(|(checkpoint_ns, found)| found.dropped.keys().map(|id| (id.clone(), checkpoint_ns.clone())))
+        .collect();
+    // The newest first: older ones need no younger ones.
+    ids.sort_unstable();
+    ids.truncate(ids.len().saturating_sub(most));
+    for (id, checkpoint_ns) in ids {
+        if let Some(found) = verdict.namespaces.get_mut(&checkpoint_ns) {
+            found.dropped.remove(&id);
+            found.kept.insert(id);
+        }
+    }
+    Ok(false)
+}
+
+/// Sets the bytes of what goes.
+fn measure(open: &Open, thread_id: &str, thread: &mut StoredThread, verdict: &Verdict) -> Result<()> {
+    let size = |row: &Row<'_>| count(row, 0);
+    for row in &mut thread.checkpoints {
+        let found = verdict.namespaces.get(&row.checkpoint_ns);
+        if found.is_some_and(|found| found.dropped.contains_key(&row.checkpoint_id)) {
+            let key = CheckpointKey::new(thread_id, &row.checkpoint_ns, &row.checkpoint_id);
+            row.bytes = query_one(open, sql::SELECT_SIZE, key_columns(key), size)?.unwrap_or_default();
+        }
+    }
+    for row in &mut thread.writes {
+        let (found, id) = (verdict.namespaces.get(&row.checkpoint_ns), &row.checkpoint_id);
+        if found.is_some_and(|found| found.dropped.contains_key(id) || found.writes.contains_key(id)) {
+            let key = CheckpointKey::new(thread_id, &row.checkpoint_ns, id);
+            row.bytes =
+                query_one(open, sql::SELECT_SIZE_OF_WRITES, key_columns(key), size)?.unwrap_or_default();
+        }
+    }
+    Ok(())
+}
+
+/// Gives the free pages of the file back to the file system, if it was made for that: some at a time, with the writes of
+/// agents in between.
+async fn give_back(workers: &Workers) -> Result<()> {
+    let free = |_: &Config, open: &Open| query_one(open, sql::SELECT_FREE_PAGES, (), |row| count(row, 0));
+    let free = workers.read(free).await?.unwrap_or_default();
+    // What others free meanwhile is left to the next call.
+    for _ in 0..free.div_ceil(PAGES) {
+        let some = |_: &Config, open: &Open| query_all(open, &sql::give_back(PAGES), (), |_| Ok(None::<()>));
+        workers.change_returning(BYTES, some).await?;
+    }
+    Ok(())
 }
 
 /// Prunes the namespace in which a checkpoint was stored, if it is time. An older checkpoint that cannot be opened does not
@@ -161,12 +272,18 @@ fn decide(
         thread.waits = ThreadStatus::from_parts(None, false, tasks) == ThreadStatus::Waiting;
     }
     let mut verdict = policy.decide(&thread, now);
+    keep_ancestors(config, open, thread_id, &mut verdict)?;
+    Ok((thread, verdict))
+}
+
+/// Keeps the ancestors that delta channels need.
+fn keep_ancestors(config: &Config, open: &Open, thread_id: &str, verdict: &mut Verdict) -> Result<()> {
     let partial: Vec<Str> = verdict.partial().cloned().collect();
     for checkpoint_ns in partial {
         let load = |id: &Str| summary(config, open, CheckpointKey::new(thread_id, &checkpoint_ns, id));
         verdict.keep_ancestors(&checkpoint_ns, load)?;
     }
-    Ok((thread, verdict))
+    Ok(())
 }
 
 fn checkpoint(row: &Row<'_>) -> Result<Option<StoredCheckpoint>> {
@@ -174,7 +291,6 @@ fn checkpoint(row: &Row<'_>) -> Result<Option<StoredCheckpoint>> {
         checkpoint_ns: row::text(row, 0)?,
         checkpoint_id: row::text(row, 1)?,
         parent_checkpoint_id: row::optional_text(row, 2)?,
-        bytes: count(row, 3)?,
         ..StoredCheckpoint::default()
     }))
 }
@@ -184,13 +300,15 @@ fn writes(row: &Row<'_>) -> Result<Option<StoredWrites>> {
         checkpoint_ns: row::text(row, 0)?,
         checkpoint_id: row::text(row, 1)?,
         count: count(row, 2)?,
-        bytes: count(row, 3)?,
+        bytes: 0,
     }))
 }
 
-/// Reads what a policy looks at.
+/// Reads what a policy looks at, without sizes.
 fn stored(config: &Config, open: &Open, thread_id: &str, policy: &Retention) -> Result<StoredThread> {
-    let mut checkpoints = query_all(open, sql::SELECT_STORED, [thread_id], checkpoint)?;
+    // Keys alone come from the index, without the rows.
+    let select = if policy.keep_branch_points { sql::SELECT_STORED_WITH_PARENTS } else { sql::SELECT_STORED };
+    let mut checkpoints = query_all(open, select, [thread_id], checkpoint)?;
     for found in &mut checkpoints {
         let key = CheckpointKey::new(thread_id, &found.checkpoint_ns, &found.checkpoint_id);
         if let Some(filter) = &policy.pinned {

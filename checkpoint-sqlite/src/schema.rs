@@ -202,6 +202,11 @@ fn attempt(config: &Config) -> Result<()> {
         }
         found => found?,
     };
+    let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0)).or_convert()?;
+    if pages == 0 {
+        // Later it would take a `VACUUM`. It does nothing by itself: `retain` gives free pages back.
+        connection.pragma_update(None, "auto_vacuum", "INCREMENTAL").or_convert()?;
+    }
     let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).or_convert()?;
     if mode != "wal" {
         // Some file systems do not support WAL; SQLite then keeps its rollback journal, as it does for Python.

@@ -121,23 +121,30 @@ pub(crate) const DELETE_WRITES: &str =
 pub(crate) const CLEAR_PARENT: &str = "UPDATE checkpoints SET parent_checkpoint_id = NULL \
     WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
 
-/// The checkpoints of a thread, without their values: their lengths are in the rows' headers.
-pub(crate) const SELECT_STORED: &str = "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, \
-    ifnull(octet_length(checkpoint), 0) + ifnull(octet_length(metadata), 0) FROM checkpoints WHERE thread_id = ?1";
+/// The keys of a thread's checkpoints.
+pub(crate) const SELECT_STORED: &str =
+    "SELECT checkpoint_ns, checkpoint_id, NULL FROM checkpoints WHERE thread_id = ?1";
+pub(crate) const SELECT_STORED_WITH_PARENTS: &str =
+    "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints WHERE thread_id = ?1";
+
+pub(crate) const SELECT_SIZE: &str = "SELECT ifnull(octet_length(checkpoint), 0) + ifnull(octet_length(metadata), 0) \
+    FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
+pub(crate) const SELECT_SIZE_OF_WRITES: &str = "SELECT ifnull(sum(octet_length(value)), 0) FROM writes \
+    WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3";
 
 /// How many checkpoints a namespace has, up to a number.
 pub(crate) const COUNT_CHECKPOINTS: &str = "SELECT count(*) FROM (SELECT 1 FROM checkpoints \
     WHERE thread_id = ?1 AND checkpoint_ns = ?2 LIMIT ?3)";
 
 /// Without the other namespaces.
-pub(crate) const SELECT_STORED_IN_NAMESPACE: &str = "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, 0 \
-    FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2";
-pub(crate) const SELECT_STORED_WRITES_IN_NAMESPACE: &str = "SELECT checkpoint_ns, checkpoint_id, 1, 0 FROM writes \
+pub(crate) const SELECT_STORED_IN_NAMESPACE: &str =
+    "SELECT checkpoint_ns, checkpoint_id, NULL FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2";
+pub(crate) const SELECT_STORED_WRITES_IN_NAMESPACE: &str = "SELECT checkpoint_ns, checkpoint_id, 1 FROM writes \
     WHERE thread_id = ?1 AND checkpoint_ns = ?2 GROUP BY checkpoint_id";
 
 /// The writes of a thread, by checkpoint.
-pub(crate) const SELECT_STORED_WRITES: &str = "SELECT checkpoint_ns, checkpoint_id, count(*), \
-    sum(ifnull(octet_length(value), 0)) FROM writes WHERE thread_id = ?1 GROUP BY checkpoint_ns, checkpoint_id";
+pub(crate) const SELECT_STORED_WRITES: &str = "SELECT checkpoint_ns, checkpoint_id, count(*) FROM writes \
+    WHERE thread_id = ?1 GROUP BY checkpoint_ns, checkpoint_id";
 
 /// The task and the channel of each write on a checkpoint.
 pub(crate) const SELECT_TASKS: &str =
@@ -152,6 +159,15 @@ pub(crate) const SELECT_CHECKPOINT_SIZES: &str = "SELECT thread_id, checkpoint_n
     ifnull(octet_length(checkpoint), 0) + ifnull(octet_length(metadata), 0) FROM checkpoints";
 pub(crate) const SELECT_FILE_SIZE: &str = "SELECT page_count * page_size, freelist_count * page_size \
     FROM pragma_page_count, pragma_page_size, pragma_freelist_count";
+
+/// The free pages of a file that can give them back (mode 2 is `INCREMENTAL`).
+pub(crate) const SELECT_FREE_PAGES: &str =
+    "SELECT freelist_count FROM pragma_freelist_count, pragma_auto_vacuum WHERE auto_vacuum = 2";
+
+/// Gives pages back, one in each step of the statement.
+pub(crate) fn give_back(pages: u64) -> String {
+    format!("PRAGMA incremental_vacuum({pages})")
+}
 
 pub(crate) const SELECT_LEASE: &str = "SELECT token, expires_at FROM checkpoint_leases WHERE thread_id = ?1";
 pub(crate) const UPSERT_LEASE: &str = "INSERT OR REPLACE INTO checkpoint_leases \
@@ -348,15 +364,24 @@ mod tests {
             &select_checkpoints_to_rekey(false),
             &select_writes_to_rekey(true),
             &select_writes_to_rekey(false),
+            SELECT_STORED_WITH_PARENTS,
+            SELECT_SIZE,
+            SELECT_SIZE_OF_WRITES,
+            SELECT_TASKS,
+        ];
+        let keys = [
             SELECT_STORED,
             SELECT_STORED_IN_NAMESPACE,
             SELECT_STORED_WRITES_IN_NAMESPACE,
             SELECT_STORED_WRITES,
-            SELECT_TASKS,
         ];
-        for sql in by_key {
+        for sql in by_key.iter().chain(&keys) {
             let plan = plan(&connection, sql);
             assert!(plan.starts_with("SEARCH") && !plan.contains("B-TREE"), "{sql}: {plan}");
+        }
+        for sql in keys {
+            let plan = plan(&connection, sql);
+            assert!(plan.contains("COVERING INDEX"), "{sql}: {plan}");
         }
     }
 }

@@ -21,8 +21,9 @@ const SOAK: &str = "CHECKPOINT_TEST_SOAK";
 const SLOWEST: [&str; 6] = ["mongo", "redis", "store_postgres", "postgres", "python", "store"];
 
 /// The tests that `--quick` skips and `soak` prolongs: by binary and module.
-const LONG: [(&str, &str); 12] = [
+const LONG: [(&str, &str); 13] = [
     ("sqlite", "agents::"),
+    ("sqlite", "faults::"),
     ("postgres", "agents::"),
     ("postgres", "faults::"),
     ("postgres", "contention::"),

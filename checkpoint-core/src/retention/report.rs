@@ -116,4 +116,15 @@ impl RetainReport {
         }
         self.busy.extend(other.busy.iter().cloned());
     }
+
+    /// Adds what went of the same thread before, in a report on nothing but that. For implementers.
+    pub fn add_earlier(&mut self, earlier: &Self) {
+        self.add(earlier);
+        self.threads = self.threads.min(1);
+        self.changed = self.changed.min(1);
+        for rule in [Rule::IdleFor, Rule::KeepLast, Rule::MaxAge] {
+            let freed = self.by_mut(rule);
+            freed.threads = freed.threads.min(1);
+        }
+    }
 }

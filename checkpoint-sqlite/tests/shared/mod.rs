@@ -1,5 +1,7 @@
 //! Temporary database files of the tests.
 
+#![allow(dead_code, reason = "each binary uses its part of this")]
+
 use std::path::{Path, PathBuf};
 
 use checkpoint_sqlite::SqliteSaver;

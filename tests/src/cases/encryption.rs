@@ -1,14 +1,18 @@
 //! Ciphers: no plaintext is stored, keys rotate, rows that were moved do not decrypt.
 
+use std::time::Duration;
+
+use checkpoint_core::retention::{RetainSummary, Retention};
 use checkpoint_core::{
     BaseCheckpointSaver, ChannelValue, CheckpointConfig, Cipher, ErrorKind, ListQuery, PruneStrategy, Result,
-    SaverExt, Value,
+    RetainOptions, SaverExt, ThreadQuery, Value,
 };
+use futures_util::TryStreamExt;
 
 use crate::case::{Case, Ctx, Need};
 use crate::fixture::{
-    Done, at_version, bytes, chain, checkpoint, encode, expect_kind, ids, list, map, put, read, snapshot,
-    triples, value, write,
+    Done, at_version, bytes, chain, checkpoint, encode, expect_kind, ids, list, map, prepared, put, read,
+    snapshot, triples, value, write,
 };
 use crate::target::{Facility, OpenOptions, Saver};
 
@@ -24,6 +28,7 @@ cases!("encryption", [CIPHER];
     rows_moved_between_threads_do_not_decrypt [Need::Target(Facility::MoveRows)],
     copies_are_reencrypted_for_their_row [Need::CopyThread],
     prune_and_history [Need::Prune],
+    a_thread_that_cannot_be_opened_stops_no_retention_run [Need::Retain],
     metadata_filters_work,
     listing_many,
     keys_of_every_size,
@@ -277,6 +282,69 @@ async fn prune_and_history(ctx: Ctx) -> Done {
         saver.prune(&[&thread_id], PruneStrategy::KeepLatest).await?;
         ensure_eq!(saver.get_delta_channel_history(&config, &["log"]).await?, before, "{name}: history");
         ensure_eq!(ids(&saver, ListQuery::thread(thread_id)).await?.len(), 3, "{name}: checkpoints left");
+    }
+    Ok(())
+}
+
+/// Without its key, a thread is handled as with it, or fails as it is; the others are handled.
+async fn a_thread_that_cannot_be_opened_stops_no_retention_run(ctx: Ctx) -> Done {
+    let plain = ctx.target().open(OpenOptions::default()).await?;
+    let sealing = open(&ctx, &aes_gcm()?).await?;
+    let other = open(&ctx, &Cipher::aes_gcm("other", &NEW)?).await?;
+    let last_two = Retention::new().keep_last(2);
+    let whole = Retention::new().idle_for(Duration::from_millis(1)).include_waiting(true);
+    for (stranger, policy, expected) in
+        [(&plain, &last_two, 2), (&other, &last_two, 2), (&plain, &whole, 0), (&other, &whole, 0)]
+    {
+        let prefix = ctx.thread();
+        let mut sealed = Vec::new();
+        for number in 0..9 {
+            let thread_id = ctx.use_thread(&format!("{prefix}-{number}"));
+            // The stranger's own threads are before and behind each of them.
+            let saver = if number % 2 == 1 { &sealing } else { stranger };
+            let stored = chain(saver, &thread_id, "", 5).await?;
+            write(saver, prepared(stored.last())?, "task", &[("ch", "value".into())]).await?;
+            if number % 2 == 1 {
+                let before = saver.list_all(ListQuery::thread(thread_id.clone())).await?;
+                sealed.push((thread_id, before));
+            }
+        }
+        // Everything has an age.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        for dry_run in [true, false] {
+            let options = RetainOptions::default().dry_run(dry_run);
+            let query = ThreadQuery::all().prefix(prefix.clone());
+            let batches = stranger.retain_all(policy.clone(), options, query);
+            let summary: RetainSummary = batches.try_collect().await?;
+            ensure_eq!(summary.failures, summary.failed.len() as u64, "failures");
+            ensure_eq!(summary.report.threads + summary.failures, 9, "threads");
+            for (thread_id, error) in summary.failed {
+                ensure!(sealed.iter().any(|(sealed, _)| *sealed == thread_id), "{thread_id} failed: {error}");
+                ensure_eq!(error.kind(), ErrorKind::Crypto, "the error of {thread_id}: {error}");
+                if !dry_run {
+                    let before = sealed.iter().find(|(sealed, _)| *sealed == thread_id);
+                    let found = sealing.list_all(ListQuery::thread(thread_id.clone())).await?;
+                    ensure_eq!(Some(&found), before.map(|(_, before)| before), "a thread that failed");
+                }
+            }
+        }
+        // With the key, the rest is handled, too.
+        let query = ThreadQuery::all().prefix(prefix.clone());
+        let batches = sealing.retain_all(policy.clone(), RetainOptions::default(), query);
+        let summary: RetainSummary = batches.try_collect().await?;
+        ensure!(
+            summary.failed.iter().all(|(failed, _)| sealed.iter().all(|(sealed, _)| sealed != failed)),
+            "failed: {:?}",
+            summary.failed
+        );
+        for (thread_id, before) in &sealed {
+            let found = sealing.list_all(ListQuery::thread(thread_id.clone())).await?;
+            ensure_eq!(Some(&*found), before.get(..expected), "what is left of {thread_id}");
+        }
+        for number in (0..9).step_by(2) {
+            let count = stranger.list_all(ListQuery::thread(format!("{prefix}-{number}"))).await?.len();
+            ensure_eq!(count, expected, "checkpoints of one that can be opened");
+        }
     }
     Ok(())
 }

@@ -37,7 +37,9 @@ cases!("retention", [Need::Retain];
     the_oldest_kept_checkpoint_can_be_forked,
     ids_without_a_time_have_a_timestamp,
     the_future_has_no_age,
+    checkpoints_from_the_future,
     nothing_stored_is_a_noop,
+    an_empty_database [Need::Target(Facility::Fresh)],
     a_policy_that_keeps_nothing,
     bad_policies_are_refused,
     other_threads_are_untouched,
@@ -56,10 +58,17 @@ fn hours(count: u64) -> Duration {
     Duration::from_secs(count * HOUR)
 }
 
+/// The time since 1970.
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
 /// A version 6 id of so many hours ago.
 fn id_at(hours_ago: u64) -> Str {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let time = now.saturating_sub(hours(hours_ago));
+    id_of_time(now().saturating_sub(hours(hours_ago)))
+}
+
+fn id_of_time(time: Duration) -> Str {
     // The calendar of these ids begins in 1582, and counts 100 ns.
     let tick = u64::try_from(time.as_nanos() / 100).unwrap_or(u64::MAX).saturating_add(0x01b2_1dd2_1381_4000);
     let random = id::uuid6(0);
@@ -484,6 +493,43 @@ async fn the_future_has_no_age(ctx: Ctx) -> Done {
         ensure_eq!((report.checkpoints, report.total()), (3, Freed::default()), "the report");
     }
     ensure_eq!(counts(&ctx, &[&thread_id]).await?, 3, "checkpoints");
+    Ok(())
+}
+
+/// A clock was ahead, and was set back.
+async fn checkpoints_from_the_future(ctx: Ctx) -> Done {
+    let thread_id = ctx.thread();
+    let mut stored = aged(&ctx, &thread_id, "", &[50, 40]).await?;
+    for ahead in [1000, 1001] {
+        let made = Checkpoint::with_id(id_of_time(now() + hours(ahead)));
+        stored.push(put(ctx.saver(), prepared(stored.last())?, &made).await?);
+    }
+    let newest = prepared(stored.last())?;
+    let late = put(ctx.saver(), newest, &Checkpoint::with_id(id_at(1))).await?;
+    let ids = newest_first(&stored);
+    let report = retain(&ctx, &[&thread_id], &Retention::new().max_age(hours(2)).idle_for(hours(2))).await?;
+    ensure_eq!(numbers(&report.total()), [1, 2, 0], "what went by age");
+    ensure_eq!(left(&ctx, &thread_id, "").await?, [&ids[..2], &[id_of(&late)]].concat(), "what is left");
+    // The newest are those that `get_tuple` takes for the newest.
+    retain(&ctx, &[&thread_id], &Retention::new().keep_last(1)).await?;
+    ensure_eq!(left(&ctx, &thread_id, "").await?, ids[..1], "the newest");
+    let tuple = read(ctx.saver(), &CheckpointConfig::new(thread_id)).await?;
+    ensure_eq!(tuple.config, *newest, "the latest");
+    Ok(())
+}
+
+async fn an_empty_database(ctx: Ctx) -> Done {
+    let target = ctx.target().fresh().await?;
+    let saver = target.open(OpenOptions::default()).await?;
+    saver.setup().await?;
+    let policy = Retention::new().keep_last(1).idle_for(hours(1));
+    for dry_run in [true, false] {
+        let options = RetainOptions::default().dry_run(dry_run);
+        let batches = saver.retain_all(policy.clone(), options, ThreadQuery::all());
+        let batches: Vec<_> = batches.try_collect().await?;
+        ensure!(batches.is_empty(), "batches: {batches:?}");
+    }
+    saver.close().await?;
     Ok(())
 }
 

@@ -3,13 +3,17 @@
 //! Afterwards every acknowledged write is stored, no checkpoint names a missing value, no session is left in a
 //! transaction, and the pool still works.
 
+use std::collections::BTreeMap;
+
 use checkpoint_conformance::Missing;
 use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, ListQuery, Result, SaverExt};
 use checkpoint_postgres::PostgresSaver;
 
 use super::load::is_sound;
-use crate::shared::faults::{cut_again_and_again, cut_when_idle, restart_under};
-use crate::shared::postgres::{Database, Kind, Server, Test, in_runtime, tests};
+use crate::shared::faults::{cut_again_and_again, cut_when_idle, nobody_is_inside, restart_under};
+use crate::shared::faulty::{Fault, Faulty};
+use crate::shared::postgres::{Database, Kind, Server, Test, count, in_runtime, rows, tests};
+use crate::shared::retaining::{self, Place, runs_are_cut_off, runs_are_killed};
 use crate::shared::server;
 use crate::shared::writers::{
     self, Acknowledged, THREAD, join, kill_in_turns, metadata, place_of_child, read_back, start, step,
@@ -93,8 +97,57 @@ async fn two_processes_are_killed_in_turns(server: &Server) {
     is_sound(&database, &saver).await;
 }
 
+impl Place for Database {
+    type Saver = PostgresSaver;
+
+    fn place(&self) -> String {
+        self.url().to_owned()
+    }
+
+    fn open(&self) -> PostgresSaver {
+        self.builder().max_connections(8).build().unwrap()
+    }
+
+    async fn rows(&self) -> BTreeMap<String, u64> {
+        const TABLES: &str = "SELECT tablename, 1 FROM pg_tables WHERE schemaname = 'public'";
+        let client = self.client().await;
+        let mut found = BTreeMap::new();
+        for table in rows(&client, TABLES).await {
+            let table = table[0].clone().unwrap();
+            let count = count(&client, &format!("SELECT count(*) FROM {table}")).await;
+            found.insert(table, count.unsigned_abs());
+        }
+        found
+    }
+}
+
+async fn a_retention_run_is_killed(server: &Server) {
+    let (database, fresh) = (Database::set_up(server.url()).await, Database::set_up(server.url()).await);
+    runs_are_killed(&database, &fresh, 1).await;
+    nobody_is_inside(&database.client().await).await;
+}
+
+async fn two_retention_runs_are_killed(server: &Server) {
+    let (database, fresh) = (Database::set_up(server.url()).await, Database::set_up(server.url()).await);
+    runs_are_killed(&database, &fresh, 2).await;
+    nobody_is_inside(&database.client().await).await;
+}
+
+async fn retention_runs_are_cut_off(server: &Server) {
+    let (database, fresh) = (Database::set_up(server.url()).await, Database::set_up(server.url()).await);
+    let proxy = Faulty::start(database.address(), Fault::Resets(100_000)).await;
+    let url = database.url().replace(database.address(), &proxy.address().to_string());
+    let saver = PostgresSaver::builder(url).max_connections(8).build().unwrap();
+    runs_are_cut_off(&database, &fresh, saver, || proxy.faults(), || proxy.set(Fault::None)).await;
+    nobody_is_inside(&database.client().await).await;
+}
+
 /// Runs the child's part instead of tests, if this process was started as a child.
 pub(crate) fn as_child() -> Option<Result<()>> {
+    let retains = retaining::as_child(|url| PostgresSaver::builder(url).max_connections(4).build());
+    if retains.is_some() {
+        return retains;
+    }
     let url = place_of_child()?;
     Some(in_runtime(async { write_until_killed(&PostgresSaver::builder(url).build()?, step).await }))
 }
@@ -107,5 +160,8 @@ pub(crate) fn tests() -> &'static [Test] {
         futures_are_dropped,
         futures_are_dropped_behind_pgbouncer,
         two_processes_are_killed_in_turns,
+        a_retention_run_is_killed,
+        two_retention_runs_are_killed,
+        retention_runs_are_cut_off,
     ]
 }

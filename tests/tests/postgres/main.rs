@@ -18,9 +18,12 @@ mod shared {
     pub(crate) mod copy;
     pub(crate) mod everything;
     pub(crate) mod faults;
+    pub(crate) mod faulty;
     pub(crate) mod golden;
+    pub(crate) mod kills;
     pub(crate) mod plans;
     pub(crate) mod postgres;
+    pub(crate) mod retaining;
     pub(crate) mod runtimes;
     pub(crate) mod saver_runtimes;
     pub(crate) mod server;

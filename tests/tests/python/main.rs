@@ -10,6 +10,7 @@ use checkpoint_conformance::TestBinary;
 mod shared {
     pub(crate) mod agents;
     pub(crate) mod copy;
+    pub(crate) mod kills;
     pub(crate) mod meeting;
     pub(crate) mod postgres;
     pub(crate) mod pythons;

@@ -3,6 +3,7 @@
 //!
 //! Afterwards every acknowledged write is stored, whole, and the saver still works.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use checkpoint_conformance::Missing;
@@ -12,7 +13,8 @@ use checkpoint_redis::RedisSaver;
 use super::agents::{open, place};
 use super::load::{conversation, is_sound};
 use crate::shared::faulty::{Fault, Faulty};
-use crate::shared::redis::{Prefix, Server, Test, in_runtime, tests, words};
+use crate::shared::redis::{HASH, Prefix, Server, Test, in_runtime, tests, words};
+use crate::shared::retaining::{self, Place, runs_are_cut_off, runs_are_killed};
 use crate::shared::server::Private;
 use crate::shared::soak::rounds;
 use crate::shared::writers::{
@@ -208,8 +210,63 @@ async fn two_processes_are_killed_in_turns(server: &Server) {
     is_sound(&prefix, &saver).await;
 }
 
+impl Place for Prefix {
+    type Saver = RedisSaver;
+
+    fn place(&self) -> String {
+        place(self)
+    }
+
+    fn open(&self) -> RedisSaver {
+        self.builder().build().unwrap()
+    }
+
+    /// By kind of key and of what it holds.
+    async fn rows(&self) -> BTreeMap<String, u64> {
+        let raw = self.raw().await;
+        let mut found = BTreeMap::new();
+        for key in raw.keys(self.name()).await.unwrap() {
+            let text = String::from_utf8_lossy(&key).into_owned();
+            let (end, members) = match text.rsplit_once('}').unwrap().1 {
+                end @ HASH => (end, raw.fields(&key).await.into_keys().collect()),
+                end => {
+                    let (_, parts) = raw.contents(&key).await.unwrap();
+                    (end, parts.chunks(2).map(|pair| pair[0].clone()).collect::<Vec<_>>())
+                }
+            };
+            *found.entry(format!("keys {end}")).or_default() += 1;
+            for member in members {
+                let kind = if end.is_empty() { '-' } else { char::from(member[0]) };
+                *found.entry(format!("{end} {kind}")).or_default() += 1;
+            }
+        }
+        found
+    }
+}
+
+async fn a_retention_run_is_killed(server: &Server) {
+    let (prefix, fresh) = (Prefix::set_up(server.url()).await, Prefix::set_up(server.url()).await);
+    runs_are_killed(&prefix, &fresh, 1).await;
+}
+
+async fn two_retention_runs_are_killed(server: &Server) {
+    let (prefix, fresh) = (Prefix::set_up(server.url()).await, Prefix::set_up(server.url()).await);
+    runs_are_killed(&prefix, &fresh, 2).await;
+}
+
+async fn retention_runs_are_cut_off(server: &Server) {
+    let (prefix, fresh) = (Prefix::set_up(server.url()).await, Prefix::set_up(server.url()).await);
+    let proxy = Faulty::start(server.address(), Fault::Resets(100_000)).await;
+    let saver = prefix.builder_at(&format!("redis://{}", proxy.address())).build().unwrap();
+    runs_are_cut_off(&prefix, &fresh, saver, || proxy.faults(), || proxy.set(Fault::None)).await;
+}
+
 /// Runs the child's part instead of tests, if this process was started as a child.
 pub(crate) fn as_child() -> Option<Result<()>> {
+    let retains = retaining::as_child(open);
+    if retains.is_some() {
+        return retains;
+    }
     let place = place_of_child()?;
     Some(in_runtime(async { write_until_killed(&open(&place)?, conversation).await }))
 }
@@ -229,5 +286,8 @@ pub(crate) fn tests() -> &'static [Test] {
         futures_are_dropped,
         futures_are_dropped_without_scripts,
         two_processes_are_killed_in_turns,
+        a_retention_run_is_killed,
+        two_retention_runs_are_killed,
+        retention_runs_are_cut_off,
     ]
 }

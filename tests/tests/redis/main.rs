@@ -16,7 +16,9 @@ mod shared {
     pub(crate) mod agents;
     pub(crate) mod everything;
     pub(crate) mod faulty;
+    pub(crate) mod kills;
     pub(crate) mod redis;
+    pub(crate) mod retaining;
     pub(crate) mod runtimes;
     pub(crate) mod saver_runtimes;
     pub(crate) mod server;

@@ -3,18 +3,16 @@
 
 #![allow(dead_code, reason = "each binary uses its part of this")]
 
-use std::pin::pin;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::process::Child;
 
 use checkpoint_core::{BaseCheckpointSaver, ErrorKind, ListQuery, Result, SaverExt, ThreadStatus};
-use futures_util::future::{poll_fn, try_join, try_join_all};
+use futures_util::future::{try_join, try_join_all};
 use serde::{Deserialize, Serialize};
 
+use super::kills::{self, Moment, was_killed};
 use super::soak::{Random, rounds};
 
-/// What a child process is to do: where the data is, the thread, the worker's name, and after how many waits and
-/// microseconds it is killed.
+/// What a child process is to do: where the data is, the thread, the worker's name, and when it is killed.
 const CHILD: &str = "CHECKPOINT_TEST_AGENT";
 
 /// The number of processes that must be killed in an ordinary run of the tests.
@@ -96,39 +94,12 @@ pub(crate) fn as_child<S: BaseCheckpointSaver + Clone>(
 ) -> Option<Result<()>> {
     let task = std::env::var(CHILD).ok()?;
     let (place, task) = task.split_once('\n').unwrap();
-    let [thread_id, worker, waits, micros] = task.split('\n').collect::<Vec<_>>()[..] else {
-        panic!("{task}")
-    };
-    let (mut waits, micros): (u64, u64) = (waits.parse().unwrap(), micros.parse().unwrap());
+    let [thread_id, worker, moment] = task.split('\n').collect::<Vec<_>>()[..] else { panic!("{task}") };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     Some(runtime.block_on(async {
-        let mut agent = pin!(run(open(place)?, thread_id, worker));
-        poll_fn(|context| {
-            let poll = agent.as_mut().poll(context);
-            if poll.is_pending() {
-                if waits == 0 {
-                    kill_after(Duration::from_micros(micros));
-                }
-                waits = waits.wrapping_sub(1);
-            }
-            poll.map(|ended| ended.map(|_| ()))
-        })
-        .await
+        let agent = run(open(place)?, thread_id, worker);
+        Moment::read(moment).end(agent).await.map(|_| ())
     }))
-}
-
-/// Kills this process a little later, while other threads and the server go on. Without a delay it is killed here.
-fn kill_after(delay: Duration) {
-    let kill = move || {
-        std::thread::sleep(delay);
-        // As with `kill -9`: nothing is flushed, closed or rolled back.
-        let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
-        std::process::abort();
-    };
-    if delay.is_zero() {
-        kill();
-    }
-    std::thread::spawn(kill);
 }
 
 /// A series of killed agents.
@@ -143,12 +114,8 @@ impl Kills {
     }
 
     fn start(&mut self, thread_id: &str, worker: &str, waits: u64) -> Child {
-        // Half of them die at once, the others while the database works.
-        let micros = self.random.below(2) * self.random.below(3000);
-        let task = format!("{}\n{thread_id}\n{worker}\n{waits}\n{micros}", self.place);
-        let child =
-            Command::new(std::env::current_exe().unwrap()).env(CHILD, task).stdin(Stdio::null()).spawn();
-        child.unwrap()
+        let moment = Moment::after(waits, 3000, &mut self.random).write();
+        kills::start(CHILD, &format!("{}\n{thread_id}\n{worker}\n{moment}", self.place))
     }
 
     /// Kills agents at one point after the other, until enough were killed.
@@ -164,10 +131,7 @@ impl Kills {
                 let waits = self.random.below(waits + 1);
                 workers.push(self.start(&thread_id, "second", waits));
             }
-            let mut ended = Vec::new();
-            for mut worker in workers {
-                ended.push(tokio::task::spawn_blocking(move || worker.wait().unwrap()).await.unwrap());
-            }
+            let ended = kills::ended(workers).await;
             killed += ended.iter().map(|status| u64::from(was_killed(*status))).sum::<u64>();
             // An agent that ended by itself has no further point at which to kill it.
             waits = if ended[0].success() { 0 } else { waits + 1 };
@@ -183,11 +147,6 @@ impl Kills {
         }
         println!("{killed} agents were killed");
     }
-}
-
-fn was_killed(status: ExitStatus) -> bool {
-    assert!(status.success() || status.code().is_none(), "an agent failed: {status}");
-    status.code().is_none()
 }
 
 /// Every step was committed once, one after the other, and the result is that of an undisturbed run.

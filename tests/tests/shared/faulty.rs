@@ -1,5 +1,7 @@
 //! A proxy that does to connections what networks do: it delays, dribbles, cuts, resets, and falls silent.
 
+#![allow(dead_code, reason = "each binary uses its part of this")]
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -179,6 +179,13 @@ impl Database {
         &self.url
     }
 
+    /// Host and port of its server.
+    pub(crate) fn address(&self) -> &str {
+        let (_, rest) = self.url.split_once("//").unwrap();
+        let authority = rest.split(['/', '?']).next().unwrap();
+        authority.rsplit('@').next().unwrap()
+    }
+
     /// Its address by way of another server.
     pub(crate) fn through(&self, server: &str) -> String {
         in_database(server, &self.name)

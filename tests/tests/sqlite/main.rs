@@ -13,10 +13,14 @@ use checkpoint_sqlite::SqliteSaver;
 #[path = "../shared"]
 mod shared {
     pub(crate) mod agents;
+    pub(crate) mod kills;
+    pub(crate) mod retaining;
     pub(crate) mod soak;
+    pub(crate) mod writers;
 }
 
 mod agents;
+mod faults;
 
 #[derive(Debug)]
 struct Sqlite {
@@ -107,11 +111,15 @@ impl Target for Sqlite {
 }
 
 fn main() -> ExitCode {
-    if let Some(done) = agents::as_child() {
+    if let Some(done) = agents::as_child().or_else(faults::as_child) {
         return ended(done);
     }
     match Sqlite::new() {
-        Ok(target) => TestBinary::new().savers(vec![Ok(Arc::new(target))]).tests(agents::tests()).run(),
+        Ok(target) => TestBinary::new()
+            .savers(vec![Ok(Arc::new(target))])
+            .tests(agents::tests())
+            .tests(faults::tests())
+            .run(),
         Err(error) => ended(Err(error)),
     }
 }
