@@ -162,6 +162,7 @@ mod load;
 mod prune;
 mod read;
 mod rekey;
+mod retention;
 mod row;
 mod runtime;
 mod saver;

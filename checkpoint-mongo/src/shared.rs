@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use checkpoint_core::backend::segments::{Addresses, SegmentCodec};
-use checkpoint_core::backend::{Calls, Operation, ValueCodec};
+use checkpoint_core::backend::{Calls, KeepLast, Operation, ValueCodec};
 use checkpoint_core::{Result, Str};
 use futures_util::future::BoxFuture;
 use mongodb::bson::{DateTime, Document, doc};
@@ -19,8 +19,9 @@ use crate::builder::Options;
 use crate::client::Mongo;
 use crate::error::{BACKEND, SYSTEM};
 use crate::keys::{ThreadKeys, kind};
+use crate::prune::Removal;
 use crate::row::Name;
-use crate::{runtime, schema};
+use crate::{load, runtime, schema};
 
 /// The most bytes of segments that a saver remembers.
 const REMEMBERED_BYTES: usize = 64 << 20;
@@ -44,6 +45,9 @@ pub(crate) struct Shared {
     newest: Mutex<HashMap<Str, HashMap<Str, Arc<Known>>>>,
     /// When the time to live of a thread was raised.
     raised: Mutex<HashMap<Str, Instant>>,
+    pub(crate) keep_last: Option<KeepLast>,
+    /// By thread: what was begun behind a `put` and is not finished, and since when.
+    begun: Mutex<HashMap<Str, (Removal, Instant)>>,
     dropped: Dropped,
 }
 
@@ -124,7 +128,7 @@ impl Dropped {
 
 impl Shared {
     pub(crate) fn new(mongo: Mongo, options: Options) -> Self {
-        let Options { ttl, refresh_on_read, codec, compression } = options;
+        let Options { ttl, refresh_on_read, codec, compression, keep_last } = options;
         let codec = SegmentCodec::new(codec).remembering(REMEMBERED_BYTES);
         #[cfg(feature = "zstd")]
         let codec = match compression {
@@ -142,6 +146,8 @@ impl Shared {
             is_checked: AtomicBool::new(false),
             newest: Mutex::default(),
             raised: Mutex::default(),
+            keep_last,
+            begun: Mutex::default(),
             dropped: Dropped::default(),
         }
     }
@@ -244,6 +250,21 @@ impl Shared {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).remove(thread_id);
     }
 
+    /// What was begun in a thread behind a `put`, for one call alone.
+    pub(crate) fn take_begun(&self, thread_id: &str) -> Option<(Removal, Instant)> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(thread_id)
+    }
+
+    /// Remembers what was begun, for a later `put` to finish. What is forgotten is noted in the thread.
+    pub(crate) fn add_begun(&self, thread_id: &str, begun: Option<(Removal, Instant)>) {
+        let Some(begun) = begun else { return };
+        let mut all = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= REMEMBERED {
+            all.clear();
+        }
+        all.insert(thread_id.into(), begun);
+    }
+
     /// When a document expires that is stored now.
     pub(crate) fn expiry(&self, is_data: bool) -> Option<DateTime> {
         let ttl = self.ttl?;
@@ -278,9 +299,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Stamps a document with the time, and with its expiry.
+    /// Stamps a document that is complete otherwise with the time, the bytes of its records, and its expiry.
     pub(crate) fn stamp(&self, document: &mut Document, is_data: bool) {
         document.insert("ct", DateTime::now());
+        load::add_size(document);
         if let Some(expiry) = self.expiry(is_data) {
             document.insert("x", expiry);
         }

@@ -113,6 +113,10 @@ impl Mongo {
 
     fn builder(&self, url: String, options: OpenOptions) -> MongoSaverBuilder {
         let builder = MongoSaver::builder(url).opaque_values(options.opaque_values);
+        let builder = match options.keep_last {
+            Some(count) => builder.keep_last(count),
+            None => builder,
+        };
         let builder = match options.cipher {
             Some(cipher) => builder.cipher(cipher),
             None => builder,
@@ -170,7 +174,7 @@ impl Target for Mongo {
 
     fn offers(&self, facility: Facility) -> bool {
         match facility {
-            Facility::WholeCheckpoints | Facility::KeepLast => false,
+            Facility::WholeCheckpoints => false,
             // The counts do not depend on the server, and this one is the faster one.
             Facility::RoundTrips => self.server.kind() == Kind::Java && self.variant == Variant::Default,
             // Every case is repeated with each cipher.
