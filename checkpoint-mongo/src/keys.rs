@@ -249,14 +249,17 @@ impl ThreadKeys {
         format!("{}!{}!o!{ns}!{id}!{task}", kind::DECISION, self.thread)
     }
 
-    /// The writes on a checkpoint with this `_id`, and the decisions about results on it.
+    /// The writes on a checkpoint with this `_id`.
+    pub(crate) fn writes_on(&self, checkpoint: &str) -> Range {
+        let [_, ns, id] = parts(checkpoint).unwrap_or_default();
+        Range::below(&format!("{}!{}!{ns}!{id}", kind::WRITE, self.thread))
+    }
+
+    /// The same, and the decisions about results on the checkpoint.
     pub(crate) fn on(&self, checkpoint: &str) -> [Range; 2] {
         let [_, ns, id] = parts(checkpoint).unwrap_or_default();
-        [
-            format!("{}!{}!{ns}!{id}", kind::WRITE, self.thread),
-            format!("{}!{}!o!{ns}!{id}", kind::DECISION, self.thread),
-        ]
-        .map(|beginning| Range::below(&beginning))
+        let once = Range::below(&format!("{}!{}!o!{ns}!{id}", kind::DECISION, self.thread));
+        [self.writes_on(checkpoint), once]
     }
 
     /// The notes of what is being removed.

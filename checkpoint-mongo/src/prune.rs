@@ -7,8 +7,8 @@
 //! * A `put` that relies on values of its parent looks whether the parent is stored, at most [`LINGER`] before its own
 //!   checkpoint is, or else again afterwards. If the parent was there, the checkpoint is stored before values are counted.
 //!   Otherwise the `put` stores all of its values.
-//! * A `put` that finds a document stored already marks it as held, in `h`, before it relies on it. What is held was not
-//!   there to be removed, for [`HELD`]: the delete itself asks for that.
+//! * A `put` that finds a document stored already marks it as held, in `h`, before it relies on it. For [`HELD`] it is not
+//!   deleted: the delete itself asks for that. It stays noted, and a later run deletes it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, SystemTime};
@@ -27,14 +27,17 @@ use crate::shared::Shared;
 use crate::{leases, tokens};
 
 /// How long it takes from the deletion of checkpoints until it is counted which values are still referred to, at least.
-pub(crate) const LINGER: Duration = Duration::from_millis(50);
+pub(crate) const LINGER: Duration = Duration::from_millis(250);
 
-/// How long a document is not removed that a `put` found stored already. That takes the clocks of all writers to differ by
-/// less; the `put` itself takes milliseconds.
-const HELD: Duration = Duration::from_secs(60 * 60);
+/// How long a document is not removed that a `put` has found stored: longer than that `put` takes, and than the clocks of
+/// machines differ.
+const HELD: Duration = Duration::from_secs(5 * 60);
+
+/// How long what a call has stored stays that nothing refers to: the call may be under way.
+const YOUNG: Duration = Duration::from_secs(60 * 60);
 
 /// How long a note of another run means that it is still under way.
-const FRESH: Duration = Duration::from_secs(5);
+const FRESH: Duration = Duration::from_secs(2);
 
 /// The most `_id`s, or ranges, that one statement names.
 const IDS: usize = 1000;
@@ -60,6 +63,8 @@ pub(crate) struct Removal {
     decisions: BTreeMap<Str, Vec<(String, Str)>>,
     /// Whether everything goes that nothing refers to, and the lease if nobody holds it.
     whole: bool,
+    /// How long it does not delete what a `put` has found stored.
+    hold: Duration,
     /// Tells the notes of this run from those of others.
     run: Str,
 }
@@ -72,8 +77,13 @@ impl Removal {
             ids: BTreeSet::new(),
             decisions: BTreeMap::new(),
             whole: false,
+            hold: HELD,
             run: id::uuid6(0),
         }
+    }
+
+    pub(crate) fn thread_id(&self) -> &Str {
+        &self.thread_id
     }
 
     /// Removes all of the thread.
@@ -95,9 +105,10 @@ impl Removal {
         of_namespace.extend(decisions.map(|id| (id, row.checkpoint_id.clone())));
     }
 
-    /// Adds the writes on a checkpoint that is not stored.
-    pub(crate) fn add_writes(&mut self, checkpoint_ns: &str, checkpoint_id: &str) {
+    /// Adds the writes on a checkpoint that need not be stored, and whose chunks they have.
+    pub(crate) fn add_writes(&mut self, checkpoint_ns: &str, checkpoint_id: &str, owners: &[String]) {
         self.ids.insert(self.keys.checkpoint(checkpoint_ns, checkpoint_id));
+        self.ids.extend(owners.iter().map(|owner| self.keys.owner(owner)));
     }
 
     /// Adds a value.
@@ -105,9 +116,13 @@ impl Removal {
         self.ids.insert(self.keys.value(checkpoint_ns, name));
     }
 
-    /// How many `_id`s are noted.
-    pub(crate) fn len(&self) -> usize {
-        self.ids.len()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// The `_id`s of checkpoints, stored or not.
+    pub(crate) fn checkpoints(&self) -> Vec<String> {
+        self.of(kind::CHECKPOINT).cloned().collect()
     }
 
     fn of(&self, kind: char) -> impl Iterator<Item = &String> {
@@ -142,9 +157,19 @@ impl Removal {
         Ok(false)
     }
 
+    /// Notes what a later run is to delete. If another one is under way, that is left to `collect_garbage`.
+    async fn note_for_others(&mut self, shared: &Shared) -> Result<()> {
+        let mut notes = self.documents(shared);
+        for note in &mut notes {
+            note.insert("ct", DateTime::MIN);
+        }
+        shared.mongo.insert(&notes, true).await.map(|_| ())
+    }
+
     /// Notes what goes, in place of what this process has noted before and not finished.
     pub(crate) async fn note_with(&mut self, shared: &Shared, before: Self) -> Result<()> {
         self.ids.extend(before.ids);
+        self.whole |= before.whole;
         self.run = before.run;
         shared.mongo.replace(&self.thread_id, &self.documents(shared)).await
     }
@@ -174,19 +199,19 @@ impl Removal {
         Ok(())
     }
 
-    /// Deletes the notes of this run.
-    pub(crate) async fn withdraw(&self, shared: &Shared) -> Result<()> {
-        shared.mongo.delete(vec![self.notes(shared)]).await.map(|_| ())
-    }
-
     fn notes(&self, shared: &Shared) -> Document {
         let mut notes = shared.mongo.in_range(&self.thread_id, &self.keys.removals());
         notes.insert("by", &*self.run);
         notes
     }
 
-    /// Deletes the checkpoints: from now on none of them is visible.
-    pub(crate) async fn delete_checkpoints(&self, shared: &Shared, rows: &[Row]) -> Result<()> {
+    /// Deletes the checkpoints: from now on none of them is visible. Then the writes, if it is known whose chunks they have.
+    pub(crate) async fn delete_checkpoints(
+        &self,
+        shared: &Shared,
+        rows: &[Row],
+        with_writes: bool,
+    ) -> Result<()> {
         let mut ids: Vec<&String> = rows.iter().map(|row| &row.id).collect();
         // The oldest first: what is left of a call that was cut off is the newest part of the thread.
         ids.sort_unstable();
@@ -200,24 +225,27 @@ impl Removal {
             of_these.insert("c", doc! { "$in": checkpoints });
             filters.push(of_these);
         }
+        if with_writes {
+            let on: Vec<Range> = self.of(kind::CHECKPOINT).flat_map(|id| self.keys.on(id)).collect();
+            filters.extend(on.chunks(IDS).map(|on| shared.mongo.in_ranges(&*self.thread_id, on)));
+        }
         delete(shared, &filters).await
     }
 
     /// Deletes what no checkpoint refers to any more, then the notes of this run: [`LINGER`] after the checkpoints.
     pub(crate) async fn finish(&self, shared: &Shared) -> Result<()> {
-        let Garbage { mut filters, ids, values, used, mut owners } = self.garbage(shared).await?;
+        let Garbage { mut filters, ids, values, mut used, mut owners, held } = self.garbage(shared).await?;
         let thread_id = &*self.thread_id;
-        for ids in ids.chunks(IDS) {
-            filters.push(not_held(shared.mongo.by_ids(thread_id, ids.iter().cloned()), HELD));
-        }
-        let (mut segments, mut used) = (BTreeSet::new(), used);
+        let free = |ids: &[String]| not_held(shared.mongo.by_ids(thread_id, ids.iter().cloned()), self.hold);
+        filters.extend(ids.chunks(IDS).map(free));
+        let mut segments = BTreeSet::new();
         if !values.is_empty() {
             // Values that turn out to be held keep their parts.
             delete(shared, &std::mem::take(&mut filters)).await?;
-            let held = heads_of(shared, thread_id, values.iter().map(|value| &value.id)).await?;
-            let held: HashSet<String> = held.into_iter().map(|value| value.id).collect();
+            let left = heads_of(shared, thread_id, values.iter().map(|value| &value.id)).await?;
+            let left: HashSet<String> = left.into_iter().map(|value| value.id).collect();
             for value in &values {
-                if held.contains(&value.id) {
+                if left.contains(&value.id) {
                     used.extend(value.addresses.iter());
                 } else {
                     segments.extend(value.addresses.iter());
@@ -227,15 +255,16 @@ impl Removal {
         }
         let segments: Vec<String> =
             segments.difference(&used).map(|address| self.keys.segment(*address)).collect();
-        for ids in segments.chunks(IDS) {
-            filters.push(not_held(shared.mongo.by_ids(thread_id, ids.iter().cloned()), HELD));
-        }
+        filters.extend(segments.chunks(IDS).map(free));
         let chunks: Vec<Range> = owners.iter().map(|owner| Range::below(owner)).collect();
-        for ranges in chunks.chunks(IDS) {
-            filters.push(shared.mongo.in_ranges(thread_id, ranges));
-        }
+        filters.extend(chunks.chunks(IDS).map(|chunks| shared.mongo.in_ranges(thread_id, chunks)));
         filters.push(self.notes(shared));
-        delete(shared, &filters).await
+        delete(shared, &filters).await?;
+        if held.is_empty() {
+            return Ok(());
+        }
+        let mut rest = Self { ids: held, ..Self::new(thread_id) };
+        rest.note_for_others(shared).await
     }
 
     /// Finds what no checkpoint refers to any more.
@@ -251,6 +280,13 @@ impl Removal {
             let owners = [&row.metadata, &row.document].into_iter().filter_map(Payload::owner);
             live.extend(owners.map(|owner| keys.owner(owner)));
         }
+        // Of a run that was cut off.
+        let left: Vec<Range> =
+            self.of(kind::CHECKPOINT).filter(|id| live.contains(*id)).map(|id| keys.writes_on(id)).collect();
+        if !left.is_empty() {
+            let owners = owners_of(shared, thread_id, &left).await?;
+            live.extend(owners.iter().map(|owner| keys.owner(owner)));
+        }
         let dead = |kind| self.of(kind).filter(|id| !live.contains(*id));
         let on: Vec<[Range; 2]> = dead(kind::CHECKPOINT).map(|id| keys.on(id)).collect();
         let writes: Vec<Range> = on.iter().map(|[writes, _]| writes.clone()).collect();
@@ -264,9 +300,11 @@ impl Removal {
         let is_dead = |value: &ValueHead| self.ids.contains(&value.id) && !live.contains(&value.id);
         let (values, kept): (Vec<ValueHead>, Vec<ValueHead>) =
             stored.into_iter().chain(newer).partition(is_dead);
+        let (held, values): (Vec<ValueHead>, Vec<ValueHead>) =
+            values.into_iter().partition(|value| value.held.is_some_and(|held| held >= ago(self.hold)));
         let ids = values.iter().map(|value| value.id.clone()).collect();
         let values = values.into_iter().filter(ValueHead::has_parts).collect();
-        let used = kept.iter().flat_map(|value| value.addresses.iter()).collect();
+        let used = kept.iter().chain(&held).flat_map(|value| value.addresses.iter()).collect();
         let ranges = on.concat();
         let mut filters: Vec<Document> =
             ranges.chunks(IDS).map(|on| mongo.in_ranges(thread_id, on)).collect();
@@ -274,10 +312,11 @@ impl Removal {
             // Of calls that were cut off. What is younger may belong to one that is under way.
             let kinds = [kind::VALUE, kind::SEGMENT, kind::CHUNK].map(|kind| keys.all(kind));
             let mut old = not_held(mongo.in_ranges(thread_id, &kinds), HELD);
-            old.insert("ct", doc! { "$lt": ago(HELD) });
+            old.insert("ct", doc! { "$lt": ago(YOUNG) });
             filters.extend([old, leases::over(shared, thread_id)]);
         }
-        Ok(Garbage { filters, ids, values, used, owners })
+        let held = held.into_iter().map(|value| value.id).collect();
+        Ok(Garbage { filters, ids, values, used, owners, held })
     }
 }
 
@@ -293,6 +332,8 @@ struct Garbage {
     used: BTreeSet<Address>,
     /// What the `_id`s of chunks begin with.
     owners: BTreeSet<String>,
+    /// The `_id`s of values that are held.
+    held: BTreeSet<String>,
 }
 
 /// A value, without it.
@@ -303,6 +344,8 @@ pub(crate) struct ValueHead {
     /// Whose chunks it has.
     pub(crate) owner: Option<String>,
     pub(crate) bytes: u64,
+    /// When a `put` has found it.
+    held: Option<DateTime>,
 }
 
 impl ValueHead {
@@ -312,7 +355,8 @@ impl ValueHead {
             _ => Addresses::default(),
         };
         let id = document.get_str("_id").map_err(|_| not_understood("_id"))?.to_owned();
-        Ok(Self { id, addresses, owner: load::owner(&document), bytes: load::size(&document) })
+        let held = document.get_datetime("h").ok().copied();
+        Ok(Self { id, addresses, owner: load::owner(&document), bytes: load::size(&document), held })
     }
 
     fn has_parts(&self) -> bool {
@@ -320,7 +364,7 @@ impl ValueHead {
     }
 
     fn projection() -> Document {
-        doc! { "a": 1, "d.o": 1, "b": 1 }
+        doc! { "a": 1, "d.o": 1, "b": 1, "h": 1 }
     }
 }
 
@@ -378,30 +422,37 @@ pub(crate) fn is_fresh(note: &Document) -> bool {
     note.get_datetime("ct").is_ok_and(|created| *created >= ago(FRESH))
 }
 
-/// Deletes those of these values to which no checkpoint refers any more, with their segments and chunks.
+/// Deletes those of these values to which no checkpoint refers any more, with their segments and chunks, also if a `put` has
+/// found them.
 pub(crate) async fn collect(shared: &Shared, thread_id: &str, names: &BTreeSet<(Str, Name)>) -> Result<()> {
-    let mut removal = Removal::new(thread_id);
+    let mut removal = Removal { hold: Duration::ZERO, ..Removal::new(thread_id) };
     for (ns, name) in names {
         removal.add_value(ns, name);
     }
     removal.finish(shared).await
 }
 
-/// Removes checkpoints of a thread, and the writes on others that are not stored; with all that only they need.
-pub(crate) async fn remove(shared: &Shared, mut removal: Removal, rows: &[Row]) -> Result<()> {
-    if removal.len() == 0 {
-        return Ok(());
+/// Removes checkpoints of threads, with all that only they need, and returns when that is done.
+pub(crate) async fn remove(shared: &Shared, removals: Vec<(Removal, Vec<Row>)>) -> Result<()> {
+    let mut begun = Vec::new();
+    for (mut removal, rows) in removals {
+        if removal.is_empty() {
+            continue;
+        }
+        if !removal.note(shared, true).await? {
+            let message = "others remove checkpoints of the thread all the time; try again";
+            return Err(Error::new(ErrorKind::Conflict, message).retryable(true));
+        }
+        removal.delete_checkpoints(shared, &rows, false).await?;
+        begun.push(removal);
     }
-    if !removal.note(shared, true).await? {
-        return Err(Error::new(
-            ErrorKind::Conflict,
-            "others remove checkpoints of the thread all the time; try again",
-        )
-        .retryable(true));
+    if !begun.is_empty() {
+        tokio::time::sleep(LINGER).await;
     }
-    removal.delete_checkpoints(shared, rows).await?;
-    tokio::time::sleep(LINGER).await;
-    removal.finish(shared).await
+    for removal in begun {
+        removal.finish(shared).await?;
+    }
+    Ok(())
 }
 
 /// Removes the checkpoints of runs, in every thread.
@@ -431,10 +482,10 @@ pub(crate) async fn delete_for_runs(shared: &Shared, run_ids: &[Str]) -> Result<
             threads.entry(row.thread_id.clone()).or_default().push(row);
         }
     }
-    for (thread_id, rows) in threads {
+    let removal = |(thread_id, rows): (Str, Vec<Row>)| {
         let mut removal = Removal::new(&thread_id);
         rows.iter().for_each(|row| removal.add(row));
-        remove(shared, removal, &rows).await?;
-    }
-    Ok(())
+        (removal, rows)
+    };
+    remove(shared, threads.into_iter().map(removal).collect()).await
 }

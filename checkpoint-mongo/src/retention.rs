@@ -1,7 +1,7 @@
 //! `retain`, what `prune` keeps, what `keep_last` does behind a `put`, and `usage`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::time::Instant;
+use std::sync::Arc;
 
 use checkpoint_core::backend::segments::Address;
 use checkpoint_core::backend::{
@@ -21,7 +21,7 @@ use crate::client::{Find, within};
 use crate::keys::{Range, ThreadKeys, kind};
 use crate::list::all_rows;
 use crate::load::{self, Row, WriteRow};
-use crate::prune::{self, LINGER, Removal, ValueHead, is_fresh};
+use crate::prune::{self, Removal, ValueHead, is_fresh};
 use crate::row::{self, Document as Decoded, StoredWrite};
 use crate::shared::{Shared, is_expired};
 use crate::tokens;
@@ -41,25 +41,30 @@ const ANCESTORS: usize = 64;
 /// How many documents are measured at a time.
 const SCANNED: usize = 10_000;
 
-/// The most `_id`s that a `put` leaves to later ones to remove.
-const PENDING: usize = 2000;
-
-/// Keeps the newest checkpoint of each namespace of a thread, and what it needs.
-pub(crate) async fn keep_latest(shared: &Shared, thread_id: &str) -> Result<()> {
+/// Keeps the newest checkpoint of each namespace of threads, and what it needs.
+pub(crate) async fn keep_latest(shared: &Shared, thread_ids: &[Str]) -> Result<()> {
     shared.ready().await?;
-    let look = Look::at(shared, thread_id, &Retention::keep_latest(), 0).await?;
-    // Children first lose their parents, so that none has one that is gone.
-    let orphans = look.without_parents();
-    if !orphans.is_empty() {
-        let filter = shared.mongo.by_ids(thread_id, orphans);
-        shared.mongo.update(filter, doc! { "$unset": { "p": "" } }).await?;
+    let thread_ids: Vec<&str> = thread_ids.iter().map(|thread_id| &**thread_id).collect();
+    for thread_ids in distinct(&thread_ids).chunks(THREADS) {
+        let mut removals = Vec::new();
+        for thread_id in thread_ids {
+            let look = Look::at(shared, thread_id, &Retention::keep_latest(), 0).await?;
+            // Children first lose their parents, so that none has one that is gone.
+            let orphans = look.without_parents();
+            if !orphans.is_empty() {
+                let filter = shared.mongo.by_ids(*thread_id, orphans);
+                shared.mongo.update(filter, doc! { "$unset": { "p": "" } }).await?;
+            }
+            removals.push((look.removal(), look.removed));
+        }
+        prune::remove(shared, removals).await?;
     }
-    prune::remove(shared, look.removal(), &look.removed).await
+    Ok(())
 }
 
 /// Applies a policy to threads.
 pub(crate) async fn retain(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     thread_ids: &[Str],
     policy: &Retention,
     options: &RetainOptions,
@@ -88,24 +93,14 @@ pub(crate) async fn retain(
             looks.iter().for_each(|look| look.count(&mut report));
             continue;
         }
-        let begun: Vec<_> = looks.into_iter().map(|look| look.begin(shared, policy, now)).collect();
-        let begun: Vec<Begun> = stream::iter(begun).buffered(AT_ONCE).try_collect().await?;
-        let mut removals = Vec::new();
-        for begun in begun {
-            match begun {
-                Begun::Busy(thread_id) => report.busy.push(thread_id),
-                Begun::Done(done, removal) => {
-                    report.add(&done);
-                    removals.extend(removal);
-                }
+        let begin: Vec<_> = looks.into_iter().map(|look| look.begin(shared, policy, now)).collect();
+        let done: Vec<_> = stream::iter(begin).buffered(AT_ONCE).try_collect().await?;
+        for done in done {
+            match done {
+                Ok(done) => report.add(&done),
+                Err(thread_id) => report.busy.push(thread_id),
             }
         }
-        if removals.is_empty() {
-            continue;
-        }
-        tokio::time::sleep(LINGER).await;
-        let finish = removals.iter().map(|removal| removal.finish(shared)).collect::<Vec<_>>();
-        stream::iter(finish).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
     }
     Ok(report)
 }
@@ -132,14 +127,6 @@ async fn finish_others(shared: &Shared, thread_ids: &[&str]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// What became of a thread.
-enum Begun {
-    /// Another run removes something of it.
-    Busy(Str),
-    /// Its checkpoints are gone; what they referred to is not yet, if there were any.
-    Done(RetainReport, Option<Removal>),
 }
 
 /// The writes on one checkpoint, which need not be stored.
@@ -227,7 +214,11 @@ impl Look {
         let mut removal = Removal::new(&self.thread_id).whole(self.verdict.whole);
         self.removed.iter().for_each(|row| removal.add(row));
         for (checkpoint_ns, found) in &self.verdict.namespaces {
-            found.writes.keys().for_each(|id| removal.add_writes(checkpoint_ns, id));
+            for id in found.dropped.keys().chain(found.writes.keys()) {
+                let writes = self.writes.get(&(checkpoint_ns.clone(), id.clone()));
+                let owners = writes.map(|writes| writes.owners.as_slice()).unwrap_or_default();
+                removal.add_writes(checkpoint_ns, id, owners);
+            }
         }
         removal
     }
@@ -236,33 +227,52 @@ impl Look {
         self.verdict.count(&self.thread, self.values, report);
     }
 
-    /// Deletes the checkpoints that go.
-    async fn begin(mut self, shared: &Shared, policy: &Retention, now: i64) -> Result<Begun> {
+    /// Deletes the checkpoints that go. The thread itself, if another run removes something of it.
+    async fn begin(
+        mut self,
+        shared: &Arc<Shared>,
+        policy: &Retention,
+        now: i64,
+    ) -> Result<std::result::Result<RetainReport, Str>> {
         for _ in 0..ATTEMPTS {
             let mut report = RetainReport::default();
             self.count(&mut report);
             if !self.verdict.is_change() {
-                return Ok(Begun::Done(report, None));
+                return Ok(Ok(report));
             }
-            let mut removal = self.removal();
-            if !removal.note(shared, false).await? {
-                break;
-            }
-            // Another run may have been done with it before: what goes counts once.
-            let ids: Vec<String> = self.removed.iter().map(|row| row.id.clone()).collect();
-            let left = load::by_ids(shared, Some(&self.thread_id), ids, Some(doc! { "_id": 1 })).await?;
-            if left.len() == self.removed.len() {
+            let Some(removal) = self.note(shared).await? else { break };
+            // Another run may have been done with it before: what goes counts once. And a checkpoint may have followed its
+            // writes.
+            let id = Some(doc! { "_id": 1 });
+            let left = load::by_ids(shared, Some(&self.thread_id), removal.checkpoints(), id).await?;
+            let left: BTreeSet<&str> = left.iter().filter_map(|left| left.get_str("_id").ok()).collect();
+            let is_same =
+                left.iter().copied().eq(self.removed.iter().map(|row| &*row.id).collect::<BTreeSet<_>>());
+            if is_same {
                 if self.verdict.whole {
                     shared.forget(&self.thread_id);
                 }
-                removal.delete_checkpoints(shared, &self.removed).await?;
-                return Ok(Begun::Done(report, Some(removal)));
+                removal.delete_checkpoints(shared, &self.removed, true).await?;
             }
-            removal.withdraw(shared).await?;
+            shared.finish_later(removal)?;
+            if is_same {
+                return Ok(Ok(report));
+            }
             self = Self::at(shared, &self.thread_id, policy, now).await?;
             self.measure(shared).await?;
         }
-        Ok(Begun::Busy(self.thread_id))
+        Ok(Err(self.thread_id))
+    }
+
+    /// Notes what goes. `None` if another run is under way.
+    async fn note(&self, shared: &Shared) -> Result<Option<Removal>> {
+        let mut removal = self.removal();
+        match shared.take_begun(&self.thread_id) {
+            Some(before) => removal.note_with(shared, before).await?,
+            None if !removal.note(shared, false).await? => return Ok(None),
+            None => {}
+        }
+        Ok(Some(removal))
     }
 
     /// Adds the bytes of what goes: of chunks, and of values to which only removed checkpoints refer, with their segments.
@@ -496,55 +506,36 @@ pub(crate) async fn newest(shared: &Shared, config: &CheckpointConfig, keep: Kee
     Ok(rows)
 }
 
-/// Prunes the namespace in which a checkpoint was stored, if it is time. What its checkpoints referred to goes with a later
-/// call. A failure is only logged: the checkpoint is stored.
+/// Prunes the namespace in which a checkpoint was stored, if it is time. A failure is only logged: the checkpoint is stored.
 pub(crate) async fn prune_behind(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     config: &CheckpointConfig,
     checkpoint_id: &str,
     keep: KeepLast,
-    newest: Option<Result<Vec<Row>>>,
+    newest: Result<Vec<Row>>,
 ) {
     let prune = async {
-        let thread_id = config.thread_id();
-        let mut begun = shared.take_begun(thread_id);
-        if let Some((removal, _)) = begun.take_if(|(_, since)| since.elapsed() >= LINGER) {
-            removal.finish(shared).await?;
-        }
-        let rows = newest.transpose()?.unwrap_or_default();
-        let is_new = rows.iter().all(|row| *row.checkpoint_id != *checkpoint_id);
-        let mut look = None;
-        if keep.is_due_at_sample(rows.len() + usize::from(is_new), checkpoint_id) {
-            // The new one counts, whether it was seen or not.
-            let own = StoredCheckpoint {
-                checkpoint_ns: config.checkpoint_ns().into(),
-                checkpoint_id: checkpoint_id.into(),
-                parent_checkpoint_id: config.checkpoint_id().map(Str::from),
-                ..StoredCheckpoint::default()
-            };
-            let mut thread = StoredThread::default();
-            thread.checkpoints.extend(is_new.then_some(own));
-            thread.checkpoints.extend(rows.iter().map(|row| row.stored(None, false)));
-            let policy = keep.policy();
-            look = Some(Look::decide(shared, thread_id, &policy, 0, thread, rows, BTreeMap::new()).await?);
-        }
-        let Some(look) = look.filter(|look| !look.removed.is_empty()) else {
-            shared.add_begun(thread_id, begun);
+        let (thread_id, rows) = (config.thread_id(), newest?);
+        // The new one counts, whether it was seen or not.
+        let is_unseen = rows.iter().all(|row| *row.checkpoint_id != *checkpoint_id);
+        if !keep.is_due_at_sample(rows.len() + usize::from(is_unseen), checkpoint_id) {
             return Ok(());
-        };
-        let mut removal = look.removal();
-        match begun {
-            Some((before, _)) => removal.note_with(shared, before).await?,
-            None if !removal.note(shared, false).await? => return Ok(()),
-            None => {}
         }
-        removal.delete_checkpoints(shared, &look.removed).await?;
-        if removal.len() > PENDING {
-            tokio::time::sleep(LINGER).await;
-            return removal.finish(shared).await;
+        let mut thread = StoredThread::default();
+        thread.checkpoints.extend(rows.iter().map(|row| row.stored(None, false)));
+        thread.checkpoints.extend(is_unseen.then(|| StoredCheckpoint {
+            checkpoint_ns: config.checkpoint_ns().into(),
+            checkpoint_id: checkpoint_id.into(),
+            parent_checkpoint_id: config.checkpoint_id().map(Str::from),
+            ..StoredCheckpoint::default()
+        }));
+        let look = Look::decide(shared, thread_id, &keep.policy(), 0, thread, rows, BTreeMap::new()).await?;
+        if look.removed.is_empty() {
+            return Ok(());
         }
-        shared.add_begun(thread_id, Some((removal, Instant::now())));
-        Ok(())
+        let Some(removal) = look.note(shared).await? else { return Ok(()) };
+        removal.delete_checkpoints(shared, &look.removed, false).await?;
+        shared.finish_later(removal)
     };
     let pruned: Result<()> = prune.await;
     if let Err(error) = pruned {

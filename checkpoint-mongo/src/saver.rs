@@ -225,14 +225,16 @@ impl BaseCheckpointSaver for MongoSaver {
         let (shared, operation) = (self.shared(), Operation::prune(thread_ids));
         let thread_ids: Vec<Str> = thread_ids.iter().map(|id| Str::from(*id)).collect();
         let prune = async move {
-            for thread_id in &thread_ids {
-                match strategy {
-                    PruneStrategy::Delete => write::delete_thread(&shared, thread_id).await?,
-                    PruneStrategy::KeepLatest => retention::keep_latest(&shared, thread_id).await?,
-                    _ => return Err(Error::unsupported(BACKEND, "prune")),
+            match strategy {
+                PruneStrategy::Delete => {
+                    for thread_id in &thread_ids {
+                        write::delete_thread(&shared, thread_id).await?;
+                    }
+                    Ok(())
                 }
+                PruneStrategy::KeepLatest => retention::keep_latest(&shared, &thread_ids).await,
+                _ => Err(Error::unsupported(BACKEND, "prune")),
             }
-            Ok(())
         };
         self.shared.run(operation, prune).await
     }
@@ -280,7 +282,7 @@ impl BaseCheckpointSaver for MongoSaver {
 
     async fn close(&self) -> Result<()> {
         let release = async {
-            self.shared.release();
+            self.shared.release().await;
             Ok(())
         };
         self.shared.calls.close(release).await

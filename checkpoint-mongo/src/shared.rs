@@ -19,7 +19,7 @@ use crate::builder::Options;
 use crate::client::Mongo;
 use crate::error::{BACKEND, SYSTEM};
 use crate::keys::{ThreadKeys, kind};
-use crate::prune::Removal;
+use crate::prune::{LINGER, Removal};
 use crate::row::Name;
 use crate::{load, runtime, schema};
 
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     /// When the time to live of a thread was raised.
     raised: Mutex<HashMap<Str, Instant>>,
     pub(crate) keep_last: Option<KeepLast>,
-    /// By thread: what was begun behind a `put` and is not finished, and since when.
+    /// By thread: the removal that was begun and is not finished, and since when.
     begun: Mutex<HashMap<Str, (Removal, Instant)>>,
     dropped: Dropped,
 }
@@ -250,19 +250,51 @@ impl Shared {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).remove(thread_id);
     }
 
-    /// What was begun in a thread behind a `put`, for one call alone.
-    pub(crate) fn take_begun(&self, thread_id: &str) -> Option<(Removal, Instant)> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(thread_id)
+    /// What was begun to be removed from a thread and is not finished, for one call alone.
+    pub(crate) fn take_begun(&self, thread_id: &str) -> Option<Removal> {
+        self.begun
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(thread_id)
+            .map(|(removal, _)| removal)
     }
 
-    /// Remembers what was begun, for a later `put` to finish. What is forgotten is noted in the thread.
-    pub(crate) fn add_begun(&self, thread_id: &str, begun: Option<(Removal, Instant)>) {
-        let Some(begun) = begun else { return };
-        let mut all = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= REMEMBERED {
-            all.clear();
+    /// Finishes a removal in a task of its own, when it is time. If that does not come about, another run does: it is noted.
+    pub(crate) fn finish_later(self: &Arc<Self>, removal: Removal) -> Result<()> {
+        let thread_id = removal.thread_id().clone();
+        self.begun
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(thread_id.clone(), (removal, Instant::now()));
+        let shared = Arc::downgrade(self);
+        runtime::current()?.spawn(async move {
+            tokio::time::sleep(LINGER).await;
+            let Some(shared) = shared.upgrade() else { return };
+            let begun = {
+                let mut all = shared.begun.lock().unwrap_or_else(PoisonError::into_inner);
+                // A later call may have taken it over.
+                let is_time = all.get(&thread_id).is_some_and(|(_, since)| since.elapsed() >= LINGER);
+                if is_time { all.remove(&thread_id) } else { None }
+            };
+            let Some((removal, _)) = begun else { return };
+            shared.finish(&removal).await;
+        });
+        Ok(())
+    }
+
+    /// Finishes all removals.
+    async fn finish_begun(&self) {
+        let all = std::mem::take(&mut *self.begun.lock().unwrap_or_else(PoisonError::into_inner));
+        for (removal, since) in all.into_values() {
+            tokio::time::sleep(LINGER.saturating_sub(since.elapsed())).await;
+            self.finish(&removal).await;
         }
-        all.insert(thread_id.into(), begun);
+    }
+
+    async fn finish(&self, removal: &Removal) {
+        if let Err(error) = removal.finish(self).await {
+            tracing::warn!(%error, "values of removed checkpoints were not removed; a later run tries again");
+        }
     }
 
     /// When a document expires that is stored now.
@@ -308,8 +340,11 @@ impl Shared {
         }
     }
 
-    /// Closes the connections.
-    pub(crate) fn release(&self) {
+    /// Finishes what was begun, and closes the connections.
+    pub(crate) async fn release(&self) {
+        if runtime::current().is_ok() {
+            self.finish_begun().await;
+        }
         self.mongo.close();
         self.codec.forget_all();
         self.newest.lock().unwrap_or_else(PoisonError::into_inner).clear();

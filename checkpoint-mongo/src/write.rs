@@ -1,6 +1,7 @@
 //! `put`, `put_writes` and `delete_thread`.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use checkpoint_core::{
     ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata, Error, ErrorKind,
     PutCondition, PutOptions, PutWritesOptions, Result, Str, id,
 };
-use futures_util::future::{try_join, try_join3, try_join5};
+use futures_util::future::{join, try_join, try_join3, try_join5};
 use mongodb::bson::{DateTime, Document, doc};
 
 use crate::client::{Find, Inserted};
@@ -75,16 +76,13 @@ enum Parent<'a> {
 }
 
 /// Stores a checkpoint, with the values that its thread does not have, and prunes behind it.
-pub(crate) async fn put(shared: &Shared, call: PutCall) -> Result<CheckpointConfig> {
-    let Some(keep) = shared.keep_last else { return call.put(shared).await };
-    let newest = async {
-        if !keep.samples(&call.checkpoint.id) {
-            return Ok(None);
-        }
-        shared.ready().await?;
-        Ok(Some(retention::newest(shared, &call.config, keep).await))
+pub(crate) async fn put(shared: &Arc<Shared>, call: PutCall) -> Result<CheckpointConfig> {
+    let Some(keep) = shared.keep_last.filter(|keep| keep.samples(&call.checkpoint.id)) else {
+        return call.put(shared).await;
     };
-    let (stored, newest) = try_join(call.put(shared), newest).await?;
+    shared.ready().await?;
+    let (stored, newest) = join(call.put(shared), retention::newest(shared, &call.config, keep)).await;
+    let stored = stored?;
     retention::prune_behind(shared, &call.config, &call.checkpoint.id, keep, newest).await;
     Ok(stored)
 }

@@ -155,7 +155,7 @@ fn cost(call: Call) -> Cost {
         Call::ListThreadIds { threads } => threads.div_ceil(128),
         Call::DeltaChannelHistory { ancestors } => 1 + 2 * ancestors.div_ceil(64),
         Call::CopyThread { .. } | Call::RekeyNothing { dry_run: false } => 6,
-        Call::PruneKeepLatest { threads, .. } => threads * 10,
+        Call::PruneKeepLatest { threads, namespaces } => threads * (8 + namespaces),
         Call::DeleteForRuns { threads } => 1 + 5 * threads,
         Call::Rekey { values, writes } => 14 + values + writes,
     };
