@@ -18,7 +18,7 @@ from test_functional import delta_graph
 from test_graphs import asking_graph, guide_graph
 
 #: The backends that have it.
-RETAINING = kinds("memory", "sqlite", "postgres", "redis")
+RETAINING = kinds("memory", "sqlite", "postgres", "mongo", "redis")
 
 DAY = timedelta(days=1)
 MOMENT = timedelta(microseconds=1)
@@ -147,7 +147,7 @@ def test_bad_policies_remove_nothing(
     assert len(flow(saver).list(config)) == 2
 
 
-@kinds("sqlite", "postgres", "memory")
+@kinds("sqlite", "postgres", "mongo", "memory")
 def test_puts_keep_the_last(open_saver: Callable[..., Any], flow: Flow, config: dict[str, Any]) -> None:
     for wrong in (0, -1):
         with pytest.raises(ValueError, match="keep_last"):
@@ -160,7 +160,7 @@ def test_puts_keep_the_last(open_saver: Callable[..., Any], flow: Flow, config: 
     assert graph.invoke(None, history[2].config)["bar"][-1] == "b"
 
 
-@kinds("sqlite", "postgres", "memory")
+@kinds("sqlite", "postgres", "mongo", "memory")
 def test_a_sweeper_sweeps_until_it_is_stopped(
     saver: Any, flow: Flow, config: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:

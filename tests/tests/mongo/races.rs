@@ -126,7 +126,7 @@ async fn a_holder_of_the_lock_dies(server: &Server) {
 async fn what_is_removed_is_needed_again(server: &Server) {
     let own = Own::set_up(server).await;
     let mut random = Random(7);
-    for round in 0..rounds(20) {
+    for round in 0..rounds(8) {
         let thread_id = format!("thread-{round}");
         let mut stored = Vec::new();
         let mut config = CheckpointConfig::new(&*thread_id);

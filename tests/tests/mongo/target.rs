@@ -23,16 +23,22 @@ pub(crate) enum Variant {
     Sharded,
 }
 
-/// What runs always: the default configuration on each server.
-const TARGETS: [(Kind, Variant, &str); 2] =
-    [(Kind::Mongo, Variant::Default, "mongo"), (Kind::Java, Variant::Default, "mongo-java")];
+/// What runs always: the default configuration on each server, and the others on the faster one.
+const TARGETS: [(Kind, Variant, &str); 4] = [
+    (Kind::Mongo, Variant::Default, "mongo"),
+    (Kind::Java, Variant::Default, "mongo-java"),
+    (Kind::Java, Variant::Ttl, TTL_ON_JAVA),
+    (Kind::Java, Variant::Sharded, SHARDED_ON_JAVA),
+];
+
+const TTL_ON_JAVA: &str = "mongo-java with ttl";
+
+const SHARDED_ON_JAVA: &str = "mongo-java with the shard key";
 
 /// What runs if `CHECKPOINT_TEST_MONGO` is `all`, too.
-const FURTHER: [(Kind, Variant, &str); 4] = [
+const FURTHER: [(Kind, Variant, &str); 2] = [
     (Kind::Mongo, Variant::Ttl, "mongo with ttl"),
     (Kind::Mongo, Variant::Sharded, "mongo with the shard key"),
-    (Kind::Java, Variant::Ttl, "mongo-java with ttl"),
-    (Kind::Java, Variant::Sharded, "mongo-java with the shard key"),
 ];
 
 impl Variant {
@@ -68,12 +74,36 @@ const ON_FERRETDB: [&str; 14] = [
     "writes",
 ];
 
+/// The groups of cases that run always in the other configurations: what they change requests of.
+const IN_VARIANTS: [&str; 16] = [
+    "conditions",
+    "copy_thread",
+    "delete_for_runs",
+    "delete_thread",
+    "delta_channel_history",
+    "filters",
+    "get_tuple",
+    "keep_last",
+    "leases",
+    "list",
+    "prune",
+    "put",
+    "put_writes",
+    "retention",
+    "setup",
+    "threads",
+];
+
 /// Whether a case of the suite takes too long for every change.
 pub(crate) fn is_left_out(target: &str, case: &str) -> bool {
     let group = case.split("::").next().unwrap_or_default();
     let own = ["expiry", "input", "races", "runtimes"];
-    let is_long = case.contains("megabytes") || !(ON_FERRETDB.contains(&group) || own.contains(&group));
-    target == "mongo" && is_long && !runs_all()
+    let is_left_out = match target {
+        "mongo" => case.contains("megabytes") || !(ON_FERRETDB.contains(&group) || own.contains(&group)),
+        TTL_ON_JAVA | SHARDED_ON_JAVA => !IN_VARIANTS.contains(&group),
+        _ => false,
+    };
+    is_left_out && !runs_all()
 }
 
 /// Every target.
@@ -178,7 +208,9 @@ impl Target for Mongo {
             // The counts do not depend on the server, and this one is the faster one.
             Facility::RoundTrips => self.server.kind() == Kind::Java && self.variant == Variant::Default,
             // Every case is repeated with each cipher.
-            Facility::Cipher => self.server.kind() == Kind::Java || runs_all(),
+            Facility::Cipher => {
+                (self.server.kind() == Kind::Java && self.variant == Variant::Default) || runs_all()
+            }
             _ => true,
         }
     }
