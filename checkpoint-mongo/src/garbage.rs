@@ -47,7 +47,7 @@ pub(crate) async fn collect(shared: &Shared, thread_id: &str, grace: Duration) -
     let rows = all_rows(shared, thread_id, Some(load::heads())).await?;
     // When it was stored, or found by a `put` that relies on it.
     let is_before = |document: &Document, limit: DateTime| {
-        document.get_datetime("h").or(document.get_datetime("ct")).is_ok_and(|used| *used <= limit)
+        document.get_datetime("h").or_else(|_| document.get_datetime("ct")).is_ok_and(|used| *used <= limit)
     };
     let id = |document: &Document| document.get_str("_id").unwrap_or_default().to_owned();
     let mut garbage: Vec<String> = Vec::new();

@@ -484,7 +484,9 @@ pub(crate) async fn delete_for_runs(shared: &Shared, run_ids: &[Str]) -> Result<
     }
     let removal = |(thread_id, rows): (Str, Vec<Row>)| {
         let mut removal = Removal::new(&thread_id);
-        rows.iter().for_each(|row| removal.add(row));
+        for row in &rows {
+            removal.add(row);
+        }
         (removal, rows)
     };
     remove(shared, threads.into_iter().map(removal).collect()).await

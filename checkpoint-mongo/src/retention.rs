@@ -90,7 +90,9 @@ pub(crate) async fn retain(
         let looks = stream::iter(thread_ids.iter().map(look).collect::<Vec<_>>());
         let looks: Vec<Look> = looks.buffered(AT_ONCE).try_collect().await?;
         if options.dry_run {
-            looks.iter().for_each(|look| look.count(&mut report));
+            for look in &looks {
+                look.count(&mut report);
+            }
             continue;
         }
         let begin: Vec<_> = looks.into_iter().map(|look| look.begin(shared, policy, now)).collect();
@@ -212,7 +214,9 @@ impl Look {
     /// What goes.
     fn removal(&self) -> Removal {
         let mut removal = Removal::new(&self.thread_id).whole(self.verdict.whole);
-        self.removed.iter().for_each(|row| removal.add(row));
+        for row in &self.removed {
+            removal.add(row);
+        }
         for (checkpoint_ns, found) in &self.verdict.namespaces {
             for id in found.dropped.keys().chain(found.writes.keys()) {
                 let writes = self.writes.get(&(checkpoint_ns.clone(), id.clone()));
@@ -468,12 +472,12 @@ async fn keep_ancestors(
         // A walk that meets one that was not read yet tells which one.
         let mut wanted: BTreeSet<Str> = BTreeSet::new();
         let mut walked = verdict.clone();
-        walked.keep_ancestors(checkpoint_ns, |id| match known.get(id) {
-            Some(known) => Ok(known.clone()),
-            None => {
-                wanted.insert(id.clone());
-                Ok(None)
+        walked.keep_ancestors(checkpoint_ns, |id| {
+            if let Some(known) = known.get(id) {
+                return Ok(known.clone());
             }
+            wanted.insert(id.clone());
+            Ok(None)
         })?;
         if wanted.is_empty() {
             *verdict = walked;

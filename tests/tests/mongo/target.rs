@@ -57,13 +57,14 @@ pub(crate) fn runs_all() -> bool {
 }
 
 /// The groups of cases that run on FerretDB always: what is stored, found, ordered and deleted.
-const ON_FERRETDB: [&str; 14] = [
+const ON_FERRETDB: [&str; 15] = [
     "conditions",
     "delete_thread",
     "delta_channel_history",
     "filters",
     "get_tuple",
     "ids",
+    "keep_last",
     "list",
     "metadata",
     "prune",
@@ -75,7 +76,7 @@ const ON_FERRETDB: [&str; 14] = [
 ];
 
 /// The groups of cases that run always in the other configurations: what they change requests of.
-const IN_VARIANTS: [&str; 16] = [
+const IN_VARIANTS: [&str; 15] = [
     "conditions",
     "copy_thread",
     "delete_for_runs",
@@ -91,7 +92,6 @@ const IN_VARIANTS: [&str; 16] = [
     "put_writes",
     "retention",
     "setup",
-    "threads",
 ];
 
 /// Whether a case of the suite takes too long for every change.
