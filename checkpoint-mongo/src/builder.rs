@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use checkpoint_core::backend::ValueCodec;
+use checkpoint_core::backend::{KeepLast, ValueCodec};
 use checkpoint_core::{Cipher, Error, Result, ResultExt};
 use mongodb::options::ConnectionString;
 
@@ -27,6 +27,7 @@ pub(crate) struct Options {
     pub(crate) codec: ValueCodec,
     /// The level of zstd.
     pub(crate) compression: Option<i32>,
+    pub(crate) keep_last: Option<KeepLast>,
 }
 
 /// Builds a saver. Setters cannot fail; `build()` checks everything.
@@ -45,6 +46,7 @@ pub struct MongoSaverBuilder {
     max_retries: u32,
     max_pool_size: u32,
     app_name: Option<String>,
+    keep_last: Option<usize>,
     codec: ValueCodec,
 }
 
@@ -78,6 +80,7 @@ impl MongoSaverBuilder {
             max_retries: 5,
             max_pool_size: 32,
             app_name: None,
+            keep_last: None,
             codec: ValueCodec::default(),
         }
     }
@@ -149,6 +152,18 @@ impl MongoSaverBuilder {
         self
     }
 
+    /// Prunes behind each `put`: of its namespace, at least the newest `count` checkpoints stay, and normally about twice as
+    /// many at most, besides the ancestors that their delta channels need. Branches that runs work on at the same time count
+    /// together, so `count` should be well above their number.
+    ///
+    /// Some calls count the checkpoints, in the same round trip. About each `count`-th removes checkpoints, and a later one what
+    /// only these referred to. What the last call of a process has left is removed by the next run of
+    /// [`retain`](checkpoint_core::BaseCheckpointSaver::retain), or by another process behind a `put`. A failure is only logged.
+    pub fn keep_last(mut self, count: usize) -> Self {
+        self.keep_last = Some(count);
+        self
+    }
+
     /// Sets the name of the application in the server's log. It has at most 128 bytes.
     pub fn app_name(mut self, app_name: impl Into<String>) -> Self {
         self.app_name = Some(app_name.into());
@@ -180,7 +195,7 @@ impl MongoSaverBuilder {
     /// Checks the options and creates the saver. The first call opens a connection.
     ///
     /// # Errors
-    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid URL or option.
+    /// [`InvalidConfig`](checkpoint_core::ErrorKind::InvalidConfig) for an invalid URL or option, such as `keep_last(0)`.
     pub fn build(self) -> Result<MongoSaver> {
         self.checked()
             .map(|(mongo, options)| MongoSaver::from_shared(Shared::new(mongo, options)))
@@ -220,6 +235,7 @@ impl MongoSaverBuilder {
             refresh_on_read: self.refresh_on_read,
             codec: self.codec,
             compression: self.compression,
+            keep_last: self.keep_last.map(KeepLast::new).transpose()?,
         };
         Ok((Mongo::new(target), options))
     }
@@ -280,7 +296,7 @@ mod tests {
 
     #[test]
     fn options_are_checked() {
-        let wrong: [(Setter, &str); 11] = [
+        let wrong: [(Setter, &str); 12] = [
             (|b| b.collection(""), "collection"),
             (|b| b.collection("a$b"), "collection"),
             (|b| b.collection("system.users"), "collection"),
@@ -292,6 +308,7 @@ mod tests {
             (|b| b.timeout(Duration::ZERO), "timeout"),
             (|b| b.connect_timeout(Duration::MAX), "timeout"),
             (|b| b.max_pool_size(0), "max_pool_size"),
+            (|b| b.keep_last(0), "keep_last"),
         ];
         for (set, part) in wrong {
             let error = set(MongoSaver::builder("mongodb://u:SECRET@h")).build().unwrap_err();

@@ -1,7 +1,7 @@
 //! What expired, and what calls that were cut off have left.
 
 use std::collections::{BTreeSet, HashSet};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use checkpoint_core::backend::segments::Addresses;
 use checkpoint_core::{Result, Str};
@@ -11,6 +11,7 @@ use crate::client::Find;
 use crate::keys::{ThreadKeys, kind};
 use crate::list::all_rows;
 use crate::load;
+use crate::prune::{ago, not_held};
 use crate::shared::Shared;
 
 /// The most `_id`s that one statement names.
@@ -30,11 +31,9 @@ pub(crate) async fn collect(shared: &Shared, thread_id: &str, grace: Duration) -
     shared.ready().await?;
     shared.forget(thread_id);
     let keys = ThreadKeys::new(thread_id);
-    let before =
-        |age: Duration| SystemTime::now().checked_sub(age).map_or(DateTime::MIN, DateTime::from_system_time);
-    let (old, very_old) = (before(grace), before(grace.saturating_mul(WRITES)));
+    let (old, very_old) = (ago(grace), ago(grace.saturating_mul(WRITES)));
     // What is old first, then what is referred to: a checkpoint that is stored between the two keeps its values.
-    let projection = Some(doc! { "ct": 1, "a": 1, "d.o": 1 });
+    let projection = Some(doc! { "ct": 1, "h": 1, "a": 1, "d.o": 1 });
     let mut found = Vec::new();
     for kind in [kind::VALUE, kind::SEGMENT, kind::CHUNK] {
         let filter = shared.mongo.in_range(thread_id, &keys.all(kind));
@@ -45,11 +44,10 @@ pub(crate) async fn collect(shared: &Shared, thread_id: &str, grace: Duration) -
     let filter = shared.mongo.in_range(thread_id, &keys.all(kind::WRITE));
     let projection = Some(doc! { "ct": 1, "n": 1, "c": 1, "d.o": 1 });
     let writes = shared.mongo.find(Find { filter, projection, ..Find::default() }).await?;
-    let projection =
-        Some(doc! { "t": 1, "n": 1, "c": 1, "nm": 1, "x": 1, "md.o": 1, "md.l": 1, "ck.o": 1, "ck.l": 1 });
-    let rows = all_rows(shared, thread_id, projection).await?;
+    let rows = all_rows(shared, thread_id, Some(load::heads())).await?;
+    // When it was stored, or found by a `put` that relies on it.
     let is_before = |document: &Document, limit: DateTime| {
-        document.get_datetime("ct").is_ok_and(|created| *created <= limit)
+        document.get_datetime("h").or_else(|_| document.get_datetime("ct")).is_ok_and(|used| *used <= limit)
     };
     let id = |document: &Document| document.get_str("_id").unwrap_or_default().to_owned();
     let mut garbage: Vec<String> = Vec::new();
@@ -61,7 +59,7 @@ pub(crate) async fn collect(shared: &Shared, thread_id: &str, grace: Duration) -
         if !stored.contains(&of) && is_before(write, very_old) {
             garbage.push(id(write));
         } else {
-            owners.extend(owner(write));
+            owners.extend(load::owner(write));
         }
     }
     owners.extend(
@@ -79,7 +77,7 @@ pub(crate) async fn collect(shared: &Shared, thread_id: &str, grace: Duration) -
             garbage.push(of);
             continue;
         }
-        owners.extend(owner(&value));
+        owners.extend(load::owner(&value));
         if let Some(Bson::Binary(binary)) = value.remove("a") {
             let addresses = Addresses::new(binary.bytes)?;
             segments.extend(addresses.iter().map(|address| keys.segment(address)));
@@ -100,12 +98,8 @@ pub(crate) async fn collect(shared: &Shared, thread_id: &str, grace: Duration) -
     }
     let mut deleted = 0;
     for ids in garbage.chunks(IDS) {
-        deleted += shared.mongo.delete(vec![shared.mongo.by_ids(thread_id, ids.iter().cloned())]).await?;
+        let ids = shared.mongo.by_ids(thread_id, ids.iter().cloned());
+        deleted += shared.mongo.delete(vec![not_held(ids, grace)]).await?;
     }
     Ok(deleted)
-}
-
-/// Whose chunks a document has.
-fn owner(document: &Document) -> Option<String> {
-    document.get_document("d").ok()?.get_str("o").ok().map(str::to_owned)
 }

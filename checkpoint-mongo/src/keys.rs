@@ -7,7 +7,7 @@
 //! | `3!THREAD!NS!HASH` | a value, under a hash of channel and version |
 //! | `4!THREAD!ADDRESS` | a segment |
 //! | `5!THREAD!OWNER!NUMBER` | a chunk of a record that is too long for one document |
-//! | `6!THREAD!…` | what decides races: step keys, conditions, leases |
+//! | `6!THREAD!…` | what decides races: step keys, conditions, leases; and notes of what is being removed |
 //! | `!schema`, `!lock` | the version of the format, and the lock of `setup()` |
 //!
 //! Parts are escaped: a byte below `#` becomes `"` and two hexadecimal digits, one from `~` on becomes `~` and two digits. So
@@ -218,9 +218,14 @@ impl ThreadKeys {
         format!("{}!{}!{owner}!{number:06}", kind::CHUNK, self.thread)
     }
 
+    /// What the chunks of a record begin with.
+    pub(crate) fn owner(&self, owner: &str) -> String {
+        format!("{}!{}!{owner}", kind::CHUNK, self.thread)
+    }
+
     /// All chunks of a record.
     pub(crate) fn chunks(&self, owner: &str) -> Range {
-        Range::below(&format!("{}!{}!{owner}", kind::CHUNK, self.thread))
+        Range::below(&self.owner(owner))
     }
 
     /// The decision which child of a parent was stored under the condition that the parent is the newest.
@@ -246,10 +251,27 @@ impl ThreadKeys {
         format!("{}!{}!o!{ns}!{id}!{task}", kind::DECISION, self.thread)
     }
 
-    /// The decisions about results on a checkpoint.
-    pub(crate) fn once_on(&self, checkpoint_ns: &str, checkpoint_id: &str) -> Range {
-        let [ns, id] = [checkpoint_ns, checkpoint_id].map(escape);
-        Range::below(&format!("{}!{}!o!{ns}!{id}", kind::DECISION, self.thread))
+    /// The writes on a checkpoint with this `_id`.
+    pub(crate) fn writes_on(&self, checkpoint: &str) -> Range {
+        let [_, ns, id] = parts(checkpoint).unwrap_or_default();
+        Range::below(&format!("{}!{}!{ns}!{id}", kind::WRITE, self.thread))
+    }
+
+    /// The same, and the decisions about results on the checkpoint.
+    pub(crate) fn on(&self, checkpoint: &str) -> [Range; 2] {
+        let [_, ns, id] = parts(checkpoint).unwrap_or_default();
+        let once = Range::below(&format!("{}!{}!o!{ns}!{id}", kind::DECISION, self.thread));
+        [self.writes_on(checkpoint), once]
+    }
+
+    /// The notes of what is being removed.
+    pub(crate) fn removals(&self) -> Range {
+        Range::below(&format!("{}!{}!r", kind::DECISION, self.thread))
+    }
+
+    /// One of these notes.
+    pub(crate) fn removal(&self, number: usize) -> String {
+        format!("{}!{}!r!{number:06}", kind::DECISION, self.thread)
     }
 
     /// The acquisitions of the thread's lease.

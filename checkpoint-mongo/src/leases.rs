@@ -129,3 +129,10 @@ pub(crate) async fn release(shared: &Shared, lease: &Lease) -> Result<()> {
     let change = doc! { "$set": { "holder": "", "until": 0_i64 } };
     shared.mongo.update(exactly(shared, lease), change).await.map(|_| ())
 }
+
+/// A filter for the acquisitions of a thread's lease that nobody holds.
+pub(crate) fn over(shared: &Shared, thread_id: &str) -> Document {
+    let mut filter = shared.mongo.in_range(thread_id, &ThreadKeys::new(thread_id).leases());
+    filter.insert("until", doc! { "$lt": now() });
+    filter
+}

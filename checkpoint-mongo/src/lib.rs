@@ -44,11 +44,11 @@
 //! | `3!THREAD!NS!NAME` | a value, once per version, or the manifest of one that was split: `d`; `a` the addresses of its segments |
 //! | `4!THREAD!ADDRESS` | a segment of about 8 KB, which all values of the thread share |
 //! | `5!THREAD!OWNER!NUMBER` | 8 MiB of a record that is longer |
-//! | `6!THREAD!…` | what decides races: step keys, conditions, results that are stored once, leases |
+//! | `6!THREAD!…` | what decides races: step keys, conditions, results that are stored once, leases; and notes of what is being removed |
 //! | `!schema`, `!lock` | the version of the format, 1, and the lock of `setup()` |
 //!
 //! Every document has `t`, the thread's id, `ct`, when it was stored, and with a [`ttl`](MongoSaverBuilder::ttl) `x`, when it
-//! expires. Parts of an `_id` are escaped to ASCII without `!`, and cut and hashed from 120 characters on. No caller's text is
+//! expires; one with a record has `b`, the bytes of it, and one that a `put` has found stored already `h`, when that was. Parts of an `_id` are escaped to ASCII without `!`, and cut and hashed from 120 characters on. No caller's text is
 //! ever the name of a field, or an operator.
 //!
 //! Lists and maps of more than 8 KiB are split into [segments](checkpoint_core::backend::segments), so that a growing
@@ -61,7 +61,8 @@
 //!
 //! | call | round trips | requests |
 //! |---|---|---|
-//! | `put` | 1 | 1 insert; with values that the parent has, 1 find of the parent's `_id` at the same time. A find more before it, if this process has not stored or read the parent; 2 or 3 more if something of it is stored already |
+//! | `put` | 1 | 1 insert; with values that the parent has, 1 find of the parent's `_id` at the same time. A find more before it, if this process has not stored or read the parent; one after it, if it has values that the parent has and takes more than 250 ms; 3 more if something of it is stored already |
+//! | `put` with [`keep_last`](MongoSaverBuilder::keep_last) | 1; about each `keep_last`-th call 3 more | some calls read the heads of the namespace's newest checkpoints (about 300 bytes each, up to 8 × `keep_last`) at the same time. What only removed checkpoints referred to goes 250 ms later in a task of its own, in 4 round trips |
 //! | `put_writes` | 1 | 1 insert, or 1 update to special channels |
 //! | `put` and `put_writes` with options | 2; 3 for a `put` with values that the parent has | finds of what the options ask for, at the same time, then the insert |
 //! | `get_tuple` | 2, or 1 if there is nothing; 3 if the values have segments that this process does not remember | finds; of values and writes at the same time |
@@ -72,7 +73,9 @@
 //! | `delete_thread` | 1 | 1 delete with a statement for each kind of document |
 //! | `get_delta_channel_history` | 1, and 2 or 3 per 64 ancestors | |
 //! | `copy_thread` | 1, 4 per 64 checkpoints, 2 per 1,000 writes, 1 per 64 checkpoints | the values pass through the client |
-//! | `prune` | 10 per thread, 5 more per 1,000 checkpoints; to delete threads 1 each | |
+//! | `prune` | 8 per thread and 1 per namespace, 5 more per 1,000 checkpoints; to delete threads 1 each. A call takes 250 ms more, whatever the number of its threads | |
+//! | `retain` | 1 per call, and per thread 1 to 5 to look, 1 per namespace that loses something, 3 more to remove; up to 8 threads at a time. Then 4 per thread in a task of its own, 250 ms later, or 6 if values with segments or chunks go | it reads the heads of checkpoints, values and writes (50 to 300 bytes each) and the records of the checkpoints that stay, and with a pin the metadata of those that may match it |
+//! | `usage` | 5, and 1 per 10,000 documents | it reads `_id`, thread and size of every document, which makes the server read them all; and checkpoints whose ids have no time |
 //! | `delete_for_runs` | 1 that looks at all checkpoints, about 5 per thread with such | an index on `r` makes the first one fast |
 //! | `acquire_lease` | 3, one more from another holder | |
 //! | `renew_lease`, `release_lease` | 1 | |
@@ -111,9 +114,17 @@
 //! checkpoint and that insert. A lease is checked and renewed right before the insert, not in the same step; its times are
 //! those of the clients' clocks. A call under a lease that was lost before the call began is always refused.
 //!
-//! `delete_thread` deletes checkpoints first and what they need afterwards. `prune` deletes the oldest checkpoints first, then
-//! the values to which nothing refers any more. `copy_thread` stores checkpoints last, the oldest first. Prune threads that are
-//! idle: a `put` at the same moment onto a checkpoint that is being pruned can lose values, which readers report.
+//! `delete_thread` deletes checkpoints first and what they need afterwards. `copy_thread` stores checkpoints last, the oldest
+//! first.
+//!
+//! `prune`, `retain`, `keep_last` and `delete_for_runs` note in the thread what goes, delete the checkpoints, the oldest first,
+//! then their writes, and at least 250 ms later the values, segments and chunks to which nothing refers any more. A `put` at the
+//! same moment, onto a checkpoint that goes, is stored whole: it looks after its parent again if it took that long, and then
+//! stores all values. So it is as if it had come after the removal, in which case ancestors that delta channels need are gone,
+//! too. What a `put` has found stored already, and relies on, is not removed for 5 minutes; clocks may differ by less. `rekey`
+//! gives no such guarantee to a `put` that takes longer than that. A run that was cut off is finished by the next `retain` or
+//! `prune` of the thread, 2 seconds later or more. Two runs at the same time share the threads; a thread in which another run
+//! removes something is reported as busy. [`close`](checkpoint_core::BaseCheckpointSaver::close) waits for what was begun.
 //!
 //! Calls run to their end even if their future is dropped, as long as the runtime lives: the driver's futures must not be
 //! dropped. Later calls of the saver wait for them, up to 5 seconds.
@@ -162,6 +173,7 @@ mod load;
 mod prune;
 mod read;
 mod rekey;
+mod retention;
 mod row;
 mod runtime;
 mod saver;

@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
-use checkpoint_core::backend::CheckpointKey;
 use checkpoint_core::backend::records::WriteName;
 use checkpoint_core::backend::segments::{Address, Addresses, SegmentReader};
+use checkpoint_core::backend::{CheckpointKey, StoredCheckpoint};
 use checkpoint_core::{ChannelValue, CheckpointTuple, Error, PendingWrite, Result, Str, opaque};
 use futures_util::future::try_join;
 use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
@@ -96,6 +96,35 @@ pub(crate) fn store(
     Bson::Document(doc! { "o": owner, "l": i64::try_from(record.len()).unwrap_or(i64::MAX) })
 }
 
+/// Notes in a document how many bytes its records have, apart from their chunks: what measures it does not read them.
+pub(crate) fn add_size(document: &mut Document) {
+    let record = |field: &str| document.get_binary_generic(field).map_or(0, Vec::len);
+    let bytes: usize = ["d", "md", "ck"].into_iter().map(record).sum();
+    if bytes == 0 {
+        document.remove("b");
+    } else {
+        document.insert("b", i32::try_from(bytes).unwrap_or(i32::MAX));
+    }
+}
+
+/// The bytes of a document's records.
+pub(crate) fn size(document: &Document) -> u64 {
+    document.get_i32("b").ok().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default()
+}
+
+/// Whose chunks a value or write has, if it has some.
+pub(crate) fn owner(document: &Document) -> Option<String> {
+    document.get_document("d").ok()?.get_str("o").ok().map(str::to_owned)
+}
+
+/// What is read of a checkpoint without its records.
+pub(crate) fn heads() -> Document {
+    doc! {
+        "t": 1, "n": 1, "c": 1, "p": 1, "nm": 1, "s": 1, "b": 1, "ct": 1, "x": 1,
+        "md.o": 1, "md.l": 1, "ck.o": 1, "ck.l": 1,
+    }
+}
+
 pub(crate) fn text(document: &Document, field: &'static str) -> Result<Str> {
     document.get_str(field).map(Str::from).map_err(|_| not_understood(field))
 }
@@ -154,7 +183,7 @@ fn read_indexes(bytes: &[u8]) -> Result<Vec<(i32, i32)>> {
 }
 
 /// Leaves out the writes of calls of which not all writes are there: they are being stored, or the call was cut off.
-fn visible(writes: Vec<WriteRow>) -> Vec<WriteRow> {
+pub(crate) fn visible(writes: Vec<WriteRow>) -> Vec<WriteRow> {
     let there: BTreeSet<(Str, i32)> =
         writes.iter().map(|write| (write.name.task_id.clone(), write.name.idx)).collect();
     let is_whole = |write: &WriteRow| {
@@ -217,6 +246,19 @@ impl Row {
     pub(crate) fn key(&self) -> CheckpointKey<'_> {
         CheckpointKey::new(&self.thread_id, &self.checkpoint_ns, &self.checkpoint_id)
     }
+
+    /// What a retention policy looks at.
+    pub(crate) fn stored(&self, ts: Option<Str>, is_pinned: bool) -> StoredCheckpoint {
+        StoredCheckpoint {
+            checkpoint_ns: self.checkpoint_ns.clone(),
+            checkpoint_id: self.checkpoint_id.clone(),
+            parent_checkpoint_id: self.parent.clone(),
+            ts,
+            is_pinned,
+            needs_parent: false,
+            bytes: size(&self.head),
+        }
+    }
 }
 
 pub(crate) fn names_of(bytes: &[u8]) -> Result<Vec<Name>> {
@@ -264,17 +306,23 @@ pub(crate) async fn by_ids(
     shared: &Shared,
     thread_id: Option<&str>,
     ids: Vec<String>,
+    projection: Option<Document>,
 ) -> Result<Vec<Document>> {
     let mut found = Vec::new();
     for ids in ids.chunks(IDS) {
         let filter = shared.mongo.by_ids(thread_id, ids.iter().cloned());
-        found.extend(shared.mongo.find(Find { filter, ..Find::default() }).await?);
+        let find = Find { filter, projection: projection.clone(), ..Find::default() };
+        found.extend(shared.mongo.find(find).await?);
     }
     Ok(found)
 }
 
 /// Reads all writes in ranges: of one thread, or of several.
-async fn writes_in(shared: &Shared, thread_id: Option<&str>, ranges: &[Range]) -> Result<Vec<WriteRow>> {
+pub(crate) async fn writes_in(
+    shared: &Shared,
+    thread_id: Option<&str>,
+    ranges: &[Range],
+) -> Result<Vec<WriteRow>> {
     let mut found = Vec::new();
     for ranges in ranges.chunks(IDS) {
         let filter = shared.mongo.in_ranges(thread_id, ranges);
@@ -324,7 +372,7 @@ pub(crate) async fn of_threads<'a>(
     } else {
         Vec::new()
     };
-    let values = by_ids(shared, only, ids.into_iter().collect());
+    let values = by_ids(shared, only, ids.into_iter().collect(), None);
     let (values, writes) = try_join(values, writes_in(shared, only, &ranges)).await?;
     for mut value in values {
         let addresses = match value.remove("a") {
@@ -372,7 +420,7 @@ async fn segments(shared: &Shared, only: Option<&str>, threads: &mut Threads<'_>
             by_id.extend(found.map(|address| (keys.segment(address), (thread_id.clone(), address))));
         }
     }
-    for mut segment in by_ids(shared, only, by_id.keys().cloned().collect()).await? {
+    for mut segment in by_ids(shared, only, by_id.keys().cloned().collect(), None).await? {
         let found = segment.get_str("_id").ok().and_then(|id| by_id.get(id));
         let Some((thread_id, address)) = found else { continue };
         let Payload::Inline(bytes) = Payload::take(&mut segment, "d")? else {

@@ -39,7 +39,7 @@ pub(crate) async fn rekey(shared: &Shared, thread_id: &str, options: RekeyOption
             let Run { old_values, old_segments, .. } = run;
             if !old_values.is_empty() || !old_segments.is_empty() {
                 shared.forget(thread_id);
-                prune::collect(shared, thread_id, &old_values, BTreeSet::new()).await?;
+                prune::collect(shared, thread_id, &old_values).await?;
                 collect_segments(shared, thread_id, &old_segments).await?;
             }
             if is_complete {
@@ -250,6 +250,7 @@ impl<'a> Run<'a> {
                 load::store(self.shared, &self.keys, self.thread_id, record, HALF_CHUNK, &mut chunks);
             new.insert(field, stored);
         }
+        load::add_size(&mut new);
         data.extend(chunks);
         changes.push(Replacement { old, new, counted });
         Ok(is_complete)
@@ -356,7 +357,9 @@ impl<'a> Run<'a> {
                 if let Some(created) = write.head.get("ct") {
                     same.insert("ct", created.clone());
                 }
-                if self.shared.mongo.update(same, doc! { "$set": { "d": field } }).await? == 1 {
+                let mut set = doc! { "d": field };
+                load::add_size(&mut set);
+                if self.shared.mongo.update(same, doc! { "$set": set }).await? == 1 {
                     self.rekeying.stored(1);
                 } else {
                     is_complete = false;

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use checkpoint_core::backend::{Operation, pages, thread_id_pages, thread_pages};
+use checkpoint_core::retention::{Usage, UsageOptions};
 use checkpoint_core::{
     BaseCheckpointSaver, BoxStream, ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig,
     CheckpointLayout, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory, Error, FilterSemantics,
     InlineScalars, Lease, ListQuery, PruneStrategy, PutOptions, PutWritesOptions, RekeyOptions, RekeyReport,
-    Result, SaverCapabilities, Str, ThreadInfo, ThreadQuery, async_trait,
+    Result, RetainOptions, RetainReport, Retention, SaverCapabilities, Str, ThreadInfo, ThreadQuery,
+    async_trait,
 };
 
 use crate::MongoSaverBuilder;
@@ -18,7 +20,7 @@ use crate::error::BACKEND;
 use crate::list::Listing;
 use crate::shared::Shared;
 use crate::write::{self, PutCall, WritesCall};
-use crate::{copy, garbage, leases, prune, read, rekey, schema, threads};
+use crate::{copy, garbage, leases, prune, read, rekey, retention, schema, threads};
 
 /// How many threads one page of `list_threads` has.
 const THREADS_PAGE: usize = 128;
@@ -95,10 +97,8 @@ impl BaseCheckpointSaver for MongoSaver {
     fn capabilities(&self) -> SaverCapabilities {
         let inline =
             if self.shared.values().cipher.is_some() { InlineScalars::None } else { InlineScalars::Short };
-        let all = SaverCapabilities::all(FilterSemantics::Equality);
-        let mut capabilities = all.with_layout(CheckpointLayout::Channels { inline });
-        capabilities.retain = false;
-        capabilities
+        let all = SaverCapabilities::all(FilterSemantics::Equality).with_usage();
+        all.with_layout(CheckpointLayout::Channels { inline })
     }
 
     async fn setup(&self) -> Result<()> {
@@ -225,16 +225,35 @@ impl BaseCheckpointSaver for MongoSaver {
         let (shared, operation) = (self.shared(), Operation::prune(thread_ids));
         let thread_ids: Vec<Str> = thread_ids.iter().map(|id| Str::from(*id)).collect();
         let prune = async move {
-            for thread_id in &thread_ids {
-                match strategy {
-                    PruneStrategy::Delete => write::delete_thread(&shared, thread_id).await?,
-                    PruneStrategy::KeepLatest => prune::keep_latest(&shared, thread_id).await?,
-                    _ => return Err(Error::unsupported(BACKEND, "prune")),
+            match strategy {
+                PruneStrategy::Delete => {
+                    for thread_id in &thread_ids {
+                        write::delete_thread(&shared, thread_id).await?;
+                    }
+                    Ok(())
                 }
+                PruneStrategy::KeepLatest => retention::keep_latest(&shared, &thread_ids).await,
+                _ => Err(Error::unsupported(BACKEND, "prune")),
             }
-            Ok(())
         };
         self.shared.run(operation, prune).await
+    }
+
+    async fn retain(
+        &self,
+        thread_ids: &[&str],
+        policy: &Retention,
+        options: &RetainOptions,
+    ) -> Result<RetainReport> {
+        let (shared, operation) = (self.shared(), Operation::retain(thread_ids, options));
+        let thread_ids: Vec<Str> = thread_ids.iter().map(|id| Str::from(*id)).collect();
+        let (policy, options) = (policy.clone(), *options);
+        let retain = async move { retention::retain(&shared, &thread_ids, &policy, &options).await };
+        self.shared.run(operation, retain).await
+    }
+
+    async fn usage(&self, options: &UsageOptions) -> Result<Usage> {
+        self.shared.read(Operation::usage(), retention::usage(&self.shared, options)).await
     }
 
     async fn acquire_lease(&self, thread_id: &str, ttl: Duration) -> Result<Lease> {
@@ -263,7 +282,7 @@ impl BaseCheckpointSaver for MongoSaver {
 
     async fn close(&self) -> Result<()> {
         let release = async {
-            self.shared.release();
+            self.shared.release().await;
             Ok(())
         };
         self.shared.calls.close(release).await

@@ -49,7 +49,13 @@ async fn prepare(shared: &Shared) -> Result<()> {
 
 /// Shards the collection by a hash of the thread, unless it is sharded.
 async fn shard(shared: &Shared) -> Result<()> {
-    let hello = shared.mongo.admin(doc! { "hello": 1 }).await?;
+    let hello = match shared.mongo.admin(doc! { "hello": 1 }).await {
+        // As older servers call it.
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            shared.mongo.admin(doc! { "isMaster": 1 }).await?
+        }
+        answered => answered?,
+    };
     if !hello.get_str("msg").is_ok_and(|message| message == "isdbgrid") {
         tracing::warn!(
             "the server is not a mongos, so the collection is not sharded; calls name the shard key all the same"

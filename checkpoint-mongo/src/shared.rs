@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use checkpoint_core::backend::segments::{Addresses, SegmentCodec};
-use checkpoint_core::backend::{Calls, Operation, ValueCodec};
+use checkpoint_core::backend::{Calls, KeepLast, Operation, ValueCodec};
 use checkpoint_core::{Result, Str};
 use futures_util::future::BoxFuture;
 use mongodb::bson::{DateTime, Document, doc};
@@ -19,8 +19,9 @@ use crate::builder::Options;
 use crate::client::Mongo;
 use crate::error::{BACKEND, SYSTEM};
 use crate::keys::{ThreadKeys, kind};
+use crate::prune::{LINGER, Removal};
 use crate::row::Name;
-use crate::{runtime, schema};
+use crate::{load, runtime, schema};
 
 /// The most bytes of segments that a saver remembers.
 const REMEMBERED_BYTES: usize = 64 << 20;
@@ -44,6 +45,9 @@ pub(crate) struct Shared {
     newest: Mutex<HashMap<Str, HashMap<Str, Arc<Known>>>>,
     /// When the time to live of a thread was raised.
     raised: Mutex<HashMap<Str, Instant>>,
+    pub(crate) keep_last: Option<KeepLast>,
+    /// By thread: the removal that was begun and is not finished, and since when.
+    begun: Mutex<HashMap<Str, (Removal, Instant)>>,
     dropped: Dropped,
 }
 
@@ -124,7 +128,7 @@ impl Dropped {
 
 impl Shared {
     pub(crate) fn new(mongo: Mongo, options: Options) -> Self {
-        let Options { ttl, refresh_on_read, codec, compression } = options;
+        let Options { ttl, refresh_on_read, codec, compression, keep_last } = options;
         let codec = SegmentCodec::new(codec).remembering(REMEMBERED_BYTES);
         #[cfg(feature = "zstd")]
         let codec = match compression {
@@ -142,6 +146,8 @@ impl Shared {
             is_checked: AtomicBool::new(false),
             newest: Mutex::default(),
             raised: Mutex::default(),
+            keep_last,
+            begun: Mutex::default(),
             dropped: Dropped::default(),
         }
     }
@@ -244,6 +250,53 @@ impl Shared {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).remove(thread_id);
     }
 
+    /// What was begun to be removed from a thread and is not finished, for one call alone.
+    pub(crate) fn take_begun(&self, thread_id: &str) -> Option<Removal> {
+        self.begun
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(thread_id)
+            .map(|(removal, _)| removal)
+    }
+
+    /// Finishes a removal in a task of its own, when it is time. If that does not come about, another run does: it is noted.
+    pub(crate) fn finish_later(self: &Arc<Self>, removal: Removal) -> Result<()> {
+        let thread_id = removal.thread_id().clone();
+        self.begun
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(thread_id.clone(), (removal, Instant::now()));
+        let shared = Arc::downgrade(self);
+        runtime::current()?.spawn(async move {
+            tokio::time::sleep(LINGER).await;
+            let Some(shared) = shared.upgrade() else { return };
+            let begun = {
+                let mut all = shared.begun.lock().unwrap_or_else(PoisonError::into_inner);
+                // A later call may have taken it over.
+                let is_time = all.get(&thread_id).is_some_and(|(_, since)| since.elapsed() >= LINGER);
+                if is_time { all.remove(&thread_id) } else { None }
+            };
+            let Some((removal, _)) = begun else { return };
+            shared.finish(&removal).await;
+        });
+        Ok(())
+    }
+
+    /// Finishes all removals.
+    async fn finish_begun(&self) {
+        let all = std::mem::take(&mut *self.begun.lock().unwrap_or_else(PoisonError::into_inner));
+        for (removal, since) in all.into_values() {
+            tokio::time::sleep(LINGER.saturating_sub(since.elapsed())).await;
+            self.finish(&removal).await;
+        }
+    }
+
+    async fn finish(&self, removal: &Removal) {
+        if let Err(error) = removal.finish(self).await {
+            tracing::warn!(%error, "values of removed checkpoints were not removed; a later run tries again");
+        }
+    }
+
     /// When a document expires that is stored now.
     pub(crate) fn expiry(&self, is_data: bool) -> Option<DateTime> {
         let ttl = self.ttl?;
@@ -278,16 +331,20 @@ impl Shared {
         Ok(())
     }
 
-    /// Stamps a document with the time, and with its expiry.
+    /// Stamps a document that is complete otherwise with the time, the bytes of its records, and its expiry.
     pub(crate) fn stamp(&self, document: &mut Document, is_data: bool) {
         document.insert("ct", DateTime::now());
+        load::add_size(document);
         if let Some(expiry) = self.expiry(is_data) {
             document.insert("x", expiry);
         }
     }
 
-    /// Closes the connections.
-    pub(crate) fn release(&self) {
+    /// Finishes what was begun, and closes the connections.
+    pub(crate) async fn release(&self) {
+        if runtime::current().is_ok() {
+            self.finish_begun().await;
+        }
         self.mongo.close();
         self.codec.forget_all();
         self.newest.lock().unwrap_or_else(PoisonError::into_inner).clear();

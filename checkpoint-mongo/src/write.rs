@@ -1,6 +1,8 @@
 //! `put`, `put_writes` and `delete_thread`.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use checkpoint_core::backend::segments::{Address, Addresses, Segment};
@@ -11,17 +13,18 @@ use checkpoint_core::{
     ChannelValue, ChannelVersions, Checkpoint, CheckpointConfig, CheckpointMetadata, Error, ErrorKind,
     PutCondition, PutOptions, PutWritesOptions, Result, Str, id,
 };
-use futures_util::future::{try_join, try_join3, try_join5};
-use mongodb::bson::{Document, doc};
+use futures_util::future::{join, try_join, try_join3, try_join5};
+use mongodb::bson::{DateTime, Document, doc};
 
 use crate::client::{Find, Inserted};
 use crate::decisions::{self, Race};
 use crate::error::BACKEND;
 use crate::keys::{self, ThreadKeys, kind};
 use crate::load::{self, CHUNK, HALF_CHUNK, binary};
+use crate::prune::LINGER;
 use crate::row::{self, Name, Named, Record, Rules};
 use crate::shared::{Known, Shared, is_expired};
-use crate::{leases, tokens};
+use crate::{leases, retention, tokens};
 
 /// Some servers insert so many documents of a call at a time, and go on behind a duplicate with the next ones.
 const BATCH: usize = 100;
@@ -54,6 +57,13 @@ struct Prepared {
     step: Option<String>,
 }
 
+impl Prepared {
+    /// Whether the checkpoint needs what its parent has.
+    fn relies_on_parent(&self) -> bool {
+        !self.carried.is_empty() || self.trusts_parent
+    }
+}
+
 /// Which values and segments need not be sent, because the parent has them.
 #[derive(Clone, Copy)]
 enum Parent<'a> {
@@ -65,76 +75,16 @@ enum Parent<'a> {
     Nothing,
 }
 
-/// Stores a checkpoint, with the values that its thread does not have.
-pub(crate) async fn put(shared: &Shared, call: PutCall) -> Result<CheckpointConfig> {
-    let PutCall { config, checkpoint, options, .. } = &call;
-    id::validate(&checkpoint.id)?;
-    match options.condition {
-        PutCondition::None | PutCondition::ParentStored | PutCondition::ParentIsLatest => {}
-        _ => return Err(Error::unsupported(BACKEND, "put")),
-    }
-    let metadata = options.metadata(&call.metadata, config)?;
-    // Everything is checked before anything is sent.
-    let expected = call.prepare(shared, &metadata, Parent::Expected)?;
-    shared.ready().await?;
-    let (thread_id, ns) = (config.thread_id(), config.checkpoint_ns());
-    let parent = config.checkpoint_id().unwrap_or_default();
-    let known = shared.known(thread_id, ns, parent);
-    let needs_parent = !expected.carried.is_empty();
-    let has_all = |known: &Known| expected.carried.iter().all(|(name, _)| known.values.contains_key(name));
-    let is_left_out = !options.unchanged.is_empty();
-    // What the parent is known to have is not sent, while it is looked at whether the parent is still there.
-    if let Some(known) = known.as_ref().filter(|known| has_all(known) && !is_left_out)
-        && !options.is_conditional()
-    {
-        let prepared = call.prepare(shared, &metadata, Parent::Has(known))?;
-        if prepared.carried.is_empty() && !prepared.trusts_parent {
-            call.store(shared, &prepared, &[]).await?;
-            return call.stored(shared, &prepared, Some(known)).await;
-        }
-        let (_, is_there) =
-            try_join(call.store(shared, &prepared, &[]), is_stored(shared, config, parent)).await?;
-        if !is_there {
-            let all = call.prepare(shared, &metadata, Parent::Nothing)?;
-            shared.forget(thread_id);
-            call.add(shared, &all).await?;
-            shared.mongo.replace(thread_id, std::slice::from_ref(&all.checkpoint)).await?;
-            return call.stored(shared, &all, None).await;
-        }
-        return call.stored(shared, &prepared, Some(known)).await;
-    }
-    let read = if needs_parent || known.is_some() { of_parent(shared, config, parent).await? } else { None };
-    let known = read.as_ref();
-    let missing =
-        expected.carried.iter().find(|(name, _)| known.is_none_or(|known| !known.values.contains_key(name)));
-    if missing.is_some() {
-        shared.forget(thread_id);
-    }
-    let left_out = expected
-        .carried
-        .iter()
-        .find(|(name, left_out)| *left_out && known.is_none_or(|known| !known.values.contains_key(name)));
-    if left_out.is_some() {
-        let message = "the thread does not have the value of an unchanged channel; retry with all values";
-        let error = Error::new(ErrorKind::Conflict, message);
-        return Err(match options.unchanged.first() {
-            Some(channel) => error.with("channel", channel),
-            None => error,
-        });
-    }
-    let prepared = match (missing, known) {
-        (Some(_), None) => call.prepare(shared, &metadata, Parent::Nothing)?,
-        (_, Some(known)) => call.prepare(shared, &metadata, Parent::Has(known))?,
-        (None, None) => expected,
+/// Stores a checkpoint, with the values that its thread does not have, and prunes behind it.
+pub(crate) async fn put(shared: &Arc<Shared>, call: PutCall) -> Result<CheckpointConfig> {
+    let Some(keep) = shared.keep_last.filter(|keep| keep.samples(&call.checkpoint.id)) else {
+        return call.put(shared).await;
     };
-    if options.is_conditional() {
-        if let Some(repeated) = call.store_if(shared, &prepared).await? {
-            return Ok(config.for_checkpoint(repeated));
-        }
-    } else {
-        call.store(shared, &prepared, &[]).await?;
-    }
-    call.stored(shared, &prepared, known).await
+    shared.ready().await?;
+    let (stored, newest) = join(call.put(shared), retention::newest(shared, &call.config, keep)).await;
+    let stored = stored?;
+    retention::prune_behind(shared, &call.config, &call.checkpoint.id, keep, newest).await;
+    Ok(stored)
 }
 
 /// Whether a checkpoint is stored and has not expired.
@@ -164,6 +114,98 @@ async fn of_parent(shared: &Shared, config: &CheckpointConfig, parent: &str) -> 
 }
 
 impl PutCall {
+    async fn put(&self, shared: &Shared) -> Result<CheckpointConfig> {
+        let Self { config, checkpoint, options, .. } = self;
+        id::validate(&checkpoint.id)?;
+        match options.condition {
+            PutCondition::None | PutCondition::ParentStored | PutCondition::ParentIsLatest => {}
+            _ => return Err(Error::unsupported(BACKEND, "put")),
+        }
+        let metadata = options.metadata(&self.metadata, config)?;
+        let (thread_id, ns) = (config.thread_id(), config.checkpoint_ns());
+        let parent = config.checkpoint_id().unwrap_or_default();
+        let known = shared.known(thread_id, ns, parent);
+        // Everything is checked before anything is sent.
+        let expected =
+            self.prepare(shared, &metadata, known.as_deref().map_or(Parent::Expected, Parent::Has))?;
+        shared.ready().await?;
+        let begun = Instant::now();
+        if !expected.relies_on_parent() && !options.is_conditional() {
+            self.store(shared, &expected, &[]).await?;
+            return self.stored(shared, &expected, known.as_deref()).await;
+        }
+        // What the parent is known to have is not sent, while it is looked at whether the parent is still there.
+        if known.is_some() && options.unchanged.is_empty() && !options.is_conditional() {
+            let (_, is_there) =
+                try_join(self.store(shared, &expected, &[]), is_stored(shared, config, parent)).await?;
+            if !is_there || self.has_lost_parent(shared, &expected, begun).await? {
+                return self.stored_without_parent(shared, &metadata).await;
+            }
+            return self.stored(shared, &expected, known.as_deref()).await;
+        }
+        let read = if expected.relies_on_parent() { of_parent(shared, config, parent).await? } else { None };
+        let has = |name: &Name| read.as_ref().is_some_and(|read| read.values.contains_key(name));
+        if expected.carried.iter().any(|(name, left_out)| *left_out && !has(name)) {
+            shared.forget(thread_id);
+            return Err(self.lacks_values());
+        }
+        let has_all = read.is_some() && expected.carried.iter().all(|(name, _)| has(name));
+        let prepared = if has_all || !expected.relies_on_parent() {
+            expected
+        } else {
+            shared.forget(thread_id);
+            self.prepare(shared, &metadata, read.as_ref().map_or(Parent::Nothing, Parent::Has))?
+        };
+        if !options.is_conditional() {
+            self.store(shared, &prepared, &[]).await?;
+        } else if let Some(repeated) = self.store_if(shared, &prepared).await? {
+            return Ok(config.for_checkpoint(repeated));
+        }
+        if self.has_lost_parent(shared, &prepared, begun).await? {
+            return self.stored_without_parent(shared, &metadata).await;
+        }
+        self.stored(shared, &prepared, read.as_ref()).await
+    }
+
+    fn lacks_values(&self) -> Error {
+        let message = "the thread does not have the value of an unchanged channel; retry with all values";
+        let error = Error::new(ErrorKind::Conflict, message);
+        match self.options.unchanged.first() {
+            Some(channel) => error.with("channel", channel),
+            None => error,
+        }
+    }
+
+    /// Whether the parent may have been removed after it was looked at, and before the checkpoint was stored, with values that
+    /// the checkpoint needs: see [`LINGER`].
+    async fn has_lost_parent(&self, shared: &Shared, prepared: &Prepared, begun: Instant) -> Result<bool> {
+        if !prepared.relies_on_parent() || begun.elapsed() < LINGER {
+            return Ok(false);
+        }
+        let parent = self.config.checkpoint_id().unwrap_or_default();
+        Ok(!is_stored(shared, &self.config, parent).await?)
+    }
+
+    /// After it was stored: adds what the parent had.
+    async fn stored_without_parent(
+        &self,
+        shared: &Shared,
+        metadata: &CheckpointMetadata,
+    ) -> Result<CheckpointConfig> {
+        let thread_id = self.config.thread_id();
+        shared.forget(thread_id);
+        if !self.options.unchanged.is_empty() {
+            // Nobody has them.
+            let id = ThreadKeys::new(thread_id).checkpoint(self.config.checkpoint_ns(), &self.checkpoint.id);
+            shared.mongo.delete(vec![shared.mongo.by_id(thread_id, &id)]).await?;
+            return Err(self.lacks_values());
+        }
+        let all = self.prepare(shared, metadata, Parent::Nothing)?;
+        self.add(shared, &all).await?;
+        shared.mongo.replace(thread_id, std::slice::from_ref(&all.checkpoint)).await?;
+        self.stored(shared, &all, None).await
+    }
+
     fn prepare(
         &self,
         shared: &Shared,
@@ -296,18 +338,27 @@ impl PutCall {
         }
     }
 
-    /// Inserts the data that is not there. What is there gets the time to live of the new checkpoint.
+    /// Inserts the data that is not there. What is there is held, so that nobody removes it, and gets the time to live of the
+    /// new checkpoint.
     async fn add(&self, shared: &Shared, prepared: &Prepared) -> Result<()> {
-        let Inserted::Duplicates(at) = shared.mongo.insert(&prepared.data, false).await? else {
-            return Ok(());
-        };
-        if shared.ttl.is_none() {
-            return Ok(());
+        let mut missing = prepared.data.clone();
+        for _ in 0..ATTEMPTS {
+            let Inserted::Duplicates(at) = shared.mongo.insert(&missing, false).await? else { return Ok(()) };
+            let there: Vec<Document> = at.into_iter().filter_map(|at| missing.get(at).cloned()).collect();
+            let ids = there.iter().filter_map(|found| found.get_str("_id").ok().map(str::to_owned));
+            let filter = shared.mongo.by_ids(self.config.thread_id(), ids);
+            let mut held = doc! { "h": DateTime::now() };
+            if let Some(expiry) = shared.expiry(true) {
+                held.insert("x", expiry);
+            }
+            let count = shared.mongo.update(filter, doc! { "$set": held }).await?;
+            if usize::try_from(count).is_ok_and(|count| count >= there.len()) {
+                return Ok(());
+            }
+            // One of them was just removed.
+            missing = there;
         }
-        let ids =
-            at.into_iter().filter_map(|at| prepared.data.get(at)?.get_str("_id").ok().map(str::to_owned));
-        let filter = shared.mongo.by_ids(self.config.thread_id(), ids);
-        shared.mongo.update(filter, doc! { "$set": { "x": shared.expiry(true) } }).await.map(|_| ())
+        Err(Error::new(ErrorKind::Conflict, "the thread changed all the time; try again").retryable(true))
     }
 
     /// Stores the checkpoint if what the options ask for holds. Returns the checkpoint that it repeats, if it does.

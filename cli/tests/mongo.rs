@@ -18,6 +18,7 @@ use std::process::ExitCode;
 
 use checkpoint_conformance::{Missing, TestBinary};
 use mongodb::bson::{Document, doc};
+use serde_json::Value as Json;
 
 use mongo::{Database, Kind, Server, Test, documents, in_runtime};
 use shared::{
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
     let alone: &[Test] = blocking![
         rows_come_back_byte_by_byte,
         a_collection_is_a_separate_database,
+        old_checkpoints_are_removed,
         written_threads_expire,
         errors_do_not_contain_the_password,
     ];
@@ -117,6 +119,29 @@ fn a_collection_is_a_separate_database(server: &Server) {
         let line = failure(&run(&format!("{default}?collection={wrong}"), &["setup"]), 2);
         assert!(line.contains("collection"), "{line}");
     }
+}
+
+fn old_checkpoints_are_removed(server: &Server) {
+    let (database, url) = set_up(server);
+    let directory = tempfile::tempdir().unwrap();
+    counts(&sqlite(&filled(directory.path(), &["a", "b"], 12, 500)), &url, &[]);
+    let json = |arguments: &[&str]| -> Json { serde_json::from_str(&text(&run(&url, arguments))).unwrap() };
+    let before = json(&["usage", "--json"]);
+    assert_eq!((&before["threads"], &before["checkpoints"]), (&2.into(), &24.into()), "{before}");
+    let planned = json(&["retain", "--keep-last", "3", "--dry-run", "--json"]);
+    let done = json(&["retain", "--keep-last", "3", "--yes", "--json"]);
+    assert_eq!(done["removed"], planned["removed"]);
+    assert_eq!(done["removed"]["checkpoints"], 18, "{done}");
+    let after = json(&["usage", "--json"]);
+    assert_eq!(after["checkpoints"], 6);
+    // All that was to go is gone when the command ends.
+    let freed = before["bytes"].as_u64().unwrap() - after["bytes"].as_u64().unwrap();
+    assert_eq!(Some(freed), done["removed"]["bytes"].as_u64());
+    let notes = async {
+        let collection = database.raw().await.collection::<Document>("lg_checkpoints");
+        collection.count_documents(doc! { "go": { "$exists": true } }).await.unwrap()
+    };
+    assert_eq!(in_runtime(notes), 0);
 }
 
 fn written_threads_expire(server: &Server) {

@@ -54,6 +54,9 @@ fn mongo_saver(
     if let Some(name) = options.text("app_name")? {
         builder = builder.app_name(name);
     }
+    if let Some(count) = options.number("keep_last")? {
+        builder = builder.keep_last(count);
+    }
     let backend = Backend::new(builder.build().or_raise(py)?);
     // LangGraph's class makes its indexes when it is created.
     Ok(NativeSaver::new(py, backend.sets_up_itself()))

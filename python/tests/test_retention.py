@@ -18,7 +18,7 @@ from test_functional import delta_graph
 from test_graphs import asking_graph, guide_graph
 
 #: The backends that have it.
-RETAINING = kinds("memory", "sqlite", "postgres", "redis")
+RETAINING = kinds("memory", "sqlite", "postgres", "mongo", "redis")
 
 DAY = timedelta(days=1)
 MOMENT = timedelta(microseconds=1)

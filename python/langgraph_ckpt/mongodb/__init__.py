@@ -50,6 +50,7 @@ class MongoSaver(Saver):
         max_retries: How often a request is retried. Defaults to 5.
         max_pool_size: The maximum number of connections to each server. Defaults to 32.
         app_name: The name of the application in the server's log.
+        keep_last: How many checkpoints of each namespace a put keeps at least; see `retain`. All unless given.
 
     Raises:
         TypeError: If `conn_string` is something else, such as a client of pymongo.
@@ -75,6 +76,7 @@ class MongoSaver(Saver):
         max_retries: int | None = None,
         max_pool_size: int | None = None,
         app_name: str | None = None,
+        keep_last: int | None = None,
     ) -> None:
         options = {
             "database": db_name,
@@ -87,6 +89,7 @@ class MongoSaver(Saver):
             "max_retries": max_retries,
             "max_pool_size": max_pool_size,
             "app_name": app_name,
+            "keep_last": keep_last,
         }
         url = check_conn_string(type(self), Saver, conn_string, _WANTED)
         native = _native.mongo_saver(url, cipher=cipher, refresh_on_read=refresh_on_read, options=options)

@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use checkpoint_core::{
-    BaseCheckpointSaver, Checkpoint, CheckpointConfig, ListQuery, PruneStrategy, Result, SaverExt,
+    BaseCheckpointSaver, Checkpoint, CheckpointConfig, ListQuery, PruneStrategy, Result, RetainOptions,
+    Retention, SaverExt,
 };
 use checkpoint_mongo::MongoSaver;
 
@@ -143,6 +144,63 @@ async fn prunings_are_cut(server: &Server) {
     cut_everywhere(server, Cut::Documents, Then::Die, call, verify).await;
 }
 
+/// A run of retention that was cut off is finished by a later one, when it is clear that nobody goes on with it.
+async fn retentions_are_cut(server: &Server) {
+    let call = async |saver: &MongoSaver, latest: &CheckpointConfig, _: &Checkpoint| {
+        let (policy, options) = (Retention::new().keep_last(1), RetainOptions::default());
+        loop {
+            let report = saver.retain(&[latest.thread_id()], &policy, &options).await?;
+            if report.busy.is_empty() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let verify = async |own: &Own, latest: &CheckpointConfig, _: &Checkpoint, is_done: bool| {
+        let left = listed(own, latest.thread_id()).await;
+        assert!(left == 1 || (left == 2 && !is_done), "{left} checkpoints");
+        let tuple = own.saver.get_tuple(latest).await.unwrap().unwrap();
+        assert_eq!(tuple.pending_writes.len(), 2);
+    };
+    cut_everywhere(server, Cut::Documents, Then::Die, call, verify).await;
+}
+
+/// Nothing is left behind by runs, neither by those that were cut off.
+async fn retention_leaves_nothing_behind(server: &Server) {
+    let own = Own::set_up(server).await;
+    let relay = Relay::start(server.url()).await.unwrap();
+    let (policy, options) = (Retention::new().keep_last(1), RetainOptions::default());
+    for place in [None, Some(0), Some(1), Some(2), Some(5)] {
+        let thread_id = format!("thread-{}", place.map_or(-1, i64::from));
+        let latest = prepare(&own, &thread_id).await;
+        let saver = through(&own, &relay, Then::Die);
+        saver.get_tuple(&latest).await.unwrap();
+        if let Some(place) = place {
+            relay.cut(Cut::Documents(usize::try_from(place).unwrap()), Then::Die);
+        }
+        _ = saver.retain(&[&thread_id], &policy, &options).await;
+        if place.is_none() {
+            saver.close().await.unwrap();
+        }
+        relay.heal();
+        if place.is_some() {
+            // Until it is clear that the first run does not go on.
+            tokio::time::sleep(Duration::from_millis(2500)).await;
+            let own_saver = builder(&own.database.url()).build().unwrap();
+            let report = own_saver.retain(&[&thread_id], &policy, &options).await.unwrap();
+            assert!(report.busy.is_empty(), "{report:?}");
+            own_saver.close().await.unwrap();
+        }
+        assert_eq!(listed(&own, &thread_id).await, 1);
+        // The same as a thread into which only the newest checkpoint was put.
+        let only = put(&own.saver, &CheckpointConfig::new("only"), &conversation(1)).await.unwrap();
+        let writes = [("a".into(), 1.into()), ("b".into(), 2.into())];
+        own.saver.put_writes(&only, &writes, "task", "").await.unwrap();
+        assert_eq!(own.documents(&thread_id).await, own.documents("only").await, "cut at {place:?}");
+        own.saver.delete_thread("only").await.unwrap();
+    }
+}
+
 async fn copies_are_cut(server: &Server) {
     let name = |source: &CheckpointConfig| format!("{}-copy", source.thread_id());
     let call = async |saver: &MongoSaver, source: &CheckpointConfig, _: &Checkpoint| {
@@ -202,6 +260,8 @@ pub(crate) fn tests() -> &'static [Test] {
         a_put_loses_every_answer,
         deletions_are_cut,
         prunings_are_cut,
+        retentions_are_cut,
+        retention_leaves_nothing_behind,
         copies_are_cut,
         a_put_under_way_is_not_collected,
         futures_are_dropped,

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use checkpoint_core::{BaseCheckpointSaver, CheckpointConfig, ListQuery, PruneStrategy, SaverExt};
+use checkpoint_core::{
+    BaseCheckpointSaver, CheckpointConfig, ListQuery, PruneStrategy, RetainOptions, Retention, SaverExt,
+    Value,
+};
 use mongodb::bson::{DateTime, doc};
 
-use super::load::{Own, builder, conversation, has_no_garbage, put};
+use super::load::{Own, builder, conversation, encode, has_no_garbage, put};
 use crate::shared::mongo::{Database, Server, Test, tests};
+use crate::shared::soak::{Random, rounds};
 use crate::shared::writers::{join, metadata};
 
 async fn fifty_writers_on_one_thread(server: &Server) {
@@ -117,6 +121,68 @@ async fn a_holder_of_the_lock_dies(server: &Server) {
     }
 }
 
+/// Checkpoints are removed while others are stored that need what the removed ones have: as children of them, or because they
+/// have the same values under the same versions. Whoever is first, what is stored is whole.
+async fn what_is_removed_is_needed_again(server: &Server) {
+    let own = Own::set_up(server).await;
+    let mut random = Random(7);
+    for round in 0..rounds(8) {
+        let thread_id = format!("thread-{round}");
+        let mut stored = Vec::new();
+        let mut config = CheckpointConfig::new(&*thread_id);
+        for number in 0..4 {
+            // Each has values of its own; those of the first one are needed again.
+            let mut made = conversation(number);
+            made = made.with_channel(
+                "constant",
+                encode(&Value::Array(vec![number.into(); 300])),
+                i64::from(number == 0),
+            );
+            config = put(&own.saver, &config, &made).await.unwrap();
+            stored.push((config.clone(), made));
+        }
+        let (first, oldest) = stored[0].clone();
+        let child = builder(&own.database.url()).build().unwrap();
+        child.get_tuple(&first).await.unwrap().unwrap();
+        let again = builder(&own.database.url()).build().unwrap();
+        again.get_tuple(&CheckpointConfig::new("absent")).await.unwrap();
+        let pauses = [random.below(8), random.below(8), random.below(8)].map(Duration::from_millis);
+        let put_child = async {
+            tokio::time::sleep(pauses[0]).await;
+            let mut made = conversation(50);
+            made = made.with_channel("constant", oldest.channel_values["constant"].clone(), 1);
+            let new = made.channel_versions.iter().filter(|(channel, _)| &***channel != "constant");
+            let new = new.map(|(channel, version)| (channel.clone(), version.clone())).collect();
+            let config = child.put(&first, &made, &metadata(), &new).await.unwrap();
+            (config, made)
+        };
+        let put_again = async {
+            tokio::time::sleep(pauses[1]).await;
+            let mut made = oldest.clone();
+            made.id = conversation(60).id;
+            let config = put(&again, &CheckpointConfig::new(&*thread_id), &made).await.unwrap();
+            (config, made)
+        };
+        let remove = async {
+            tokio::time::sleep(pauses[2]).await;
+            let (policy, options) = (Retention::new().keep_last(1), RetainOptions::default());
+            own.saver.retain(&[&thread_id], &policy, &options).await.unwrap()
+        };
+        let (child, again, report) = tokio::join!(put_child, put_again, remove);
+        assert!(report.busy.is_empty() && report.total().checkpoints >= 3, "{report:?}");
+        for _ in 0..2 {
+            let fresh = builder(&own.database.url()).build().unwrap();
+            for (config, made) in [&child, &again] {
+                if let Some(tuple) = fresh.get_tuple(config).await.unwrap() {
+                    assert_eq!(tuple.checkpoint, *made, "round {round}");
+                }
+            }
+            // Until what the removed ones referred to is gone, too.
+            tokio::time::sleep(Duration::from_millis(400)).await;
+        }
+    }
+}
+
 pub(crate) fn tests() -> &'static [Test] {
     tests![
         fifty_writers_on_one_thread,
@@ -124,5 +190,6 @@ pub(crate) fn tests() -> &'static [Test] {
         the_same_put_twice_at_once,
         the_same_task_in_two_processes,
         a_holder_of_the_lock_dies,
+        what_is_removed_is_needed_again,
     ]
 }

@@ -23,16 +23,22 @@ pub(crate) enum Variant {
     Sharded,
 }
 
-/// What runs always: the default configuration on each server.
-const TARGETS: [(Kind, Variant, &str); 2] =
-    [(Kind::Mongo, Variant::Default, "mongo"), (Kind::Java, Variant::Default, "mongo-java")];
+/// What runs always: the default configuration on each server, and the others on the faster one.
+const TARGETS: [(Kind, Variant, &str); 4] = [
+    (Kind::Mongo, Variant::Default, "mongo"),
+    (Kind::Java, Variant::Default, "mongo-java"),
+    (Kind::Java, Variant::Ttl, TTL_ON_JAVA),
+    (Kind::Java, Variant::Sharded, SHARDED_ON_JAVA),
+];
+
+const TTL_ON_JAVA: &str = "mongo-java with ttl";
+
+const SHARDED_ON_JAVA: &str = "mongo-java with the shard key";
 
 /// What runs if `CHECKPOINT_TEST_MONGO` is `all`, too.
-const FURTHER: [(Kind, Variant, &str); 4] = [
+const FURTHER: [(Kind, Variant, &str); 2] = [
     (Kind::Mongo, Variant::Ttl, "mongo with ttl"),
     (Kind::Mongo, Variant::Sharded, "mongo with the shard key"),
-    (Kind::Java, Variant::Ttl, "mongo-java with ttl"),
-    (Kind::Java, Variant::Sharded, "mongo-java with the shard key"),
 ];
 
 impl Variant {
@@ -51,13 +57,14 @@ pub(crate) fn runs_all() -> bool {
 }
 
 /// The groups of cases that run on FerretDB always: what is stored, found, ordered and deleted.
-const ON_FERRETDB: [&str; 14] = [
+const ON_FERRETDB: [&str; 15] = [
     "conditions",
     "delete_thread",
     "delta_channel_history",
     "filters",
     "get_tuple",
     "ids",
+    "keep_last",
     "list",
     "metadata",
     "prune",
@@ -68,12 +75,34 @@ const ON_FERRETDB: [&str; 14] = [
     "writes",
 ];
 
+/// The groups of cases that run always in the other configurations: what they change requests of.
+const IN_VARIANTS: [&str; 14] = [
+    "conditions",
+    "copy_thread",
+    "delete_for_runs",
+    "delete_thread",
+    "delta_channel_history",
+    "filters",
+    "get_tuple",
+    "keep_last",
+    "list",
+    "prune",
+    "put",
+    "put_writes",
+    "retention",
+    "setup",
+];
+
 /// Whether a case of the suite takes too long for every change.
 pub(crate) fn is_left_out(target: &str, case: &str) -> bool {
     let group = case.split("::").next().unwrap_or_default();
     let own = ["expiry", "input", "races", "runtimes"];
-    let is_long = case.contains("megabytes") || !(ON_FERRETDB.contains(&group) || own.contains(&group));
-    target == "mongo" && is_long && !runs_all()
+    let is_left_out = match target {
+        "mongo" => case.contains("megabytes") || !(ON_FERRETDB.contains(&group) || own.contains(&group)),
+        TTL_ON_JAVA | SHARDED_ON_JAVA => !IN_VARIANTS.contains(&group),
+        _ => false,
+    };
+    is_left_out && !runs_all()
 }
 
 /// Every target.
@@ -113,6 +142,10 @@ impl Mongo {
 
     fn builder(&self, url: String, options: OpenOptions) -> MongoSaverBuilder {
         let builder = MongoSaver::builder(url).opaque_values(options.opaque_values);
+        let builder = match options.keep_last {
+            Some(count) => builder.keep_last(count),
+            None => builder,
+        };
         let builder = match options.cipher {
             Some(cipher) => builder.cipher(cipher),
             None => builder,
@@ -153,7 +186,7 @@ fn cost(call: Call) -> Cost {
         Call::ListThreadIds { threads } => threads.div_ceil(128),
         Call::DeltaChannelHistory { ancestors } => 1 + 2 * ancestors.div_ceil(64),
         Call::CopyThread { .. } | Call::RekeyNothing { dry_run: false } => 6,
-        Call::PruneKeepLatest { threads, .. } => threads * 10,
+        Call::PruneKeepLatest { threads, namespaces } => threads * (8 + namespaces),
         Call::DeleteForRuns { threads } => 1 + 5 * threads,
         Call::Rekey { values, writes } => 14 + values + writes,
     };
@@ -172,11 +205,13 @@ impl Target for Mongo {
 
     fn offers(&self, facility: Facility) -> bool {
         match facility {
-            Facility::WholeCheckpoints | Facility::KeepLast => false,
+            Facility::WholeCheckpoints => false,
             // The counts do not depend on the server, and this one is the faster one.
             Facility::RoundTrips => self.server.kind() == Kind::Java && self.variant == Variant::Default,
             // Every case is repeated with each cipher.
-            Facility::Cipher => self.server.kind() == Kind::Java || runs_all(),
+            Facility::Cipher => {
+                (self.server.kind() == Kind::Java && self.variant == Variant::Default) || runs_all()
+            }
             _ => true,
         }
     }
