@@ -170,8 +170,8 @@ fn cost(call: Call) -> Cost {
             return Cost::new(1, 1);
         }
         Call::PutUnchanged | Call::PutOrphaned => return Cost::new(2, 2),
-        // It is not offered.
-        Call::PutPruning => 0,
+        // What is collected later, in a task of its own, is not in it.
+        Call::PutPruning => 4,
         Call::Lease | Call::GetNothing => 1,
         Call::PutWritesConditional | Call::GetTuple => 2,
         Call::PutOntoParent
