@@ -127,16 +127,16 @@ fn old_checkpoints_are_removed(server: &Server) {
     counts(&sqlite(&filled(directory.path(), &["a", "b"], 12, 500)), &url, &[]);
     let json = |arguments: &[&str]| -> Json { serde_json::from_str(&text(&run(&url, arguments))).unwrap() };
     let before = json(&["usage", "--json"]);
-    assert_eq!((&before["threads"], &before["checkpoints"]), (&2.into(), &24.into()), "{before}");
-    let planned = json(&["retain", "--keep-last", "3", "--dry-run", "--json"]);
-    let done = json(&["retain", "--keep-last", "3", "--yes", "--json"]);
+    assert_eq!(before["threads"], 2);
+    let planned = json(&["retain", "--keep-last", "3", "--include-waiting", "--dry-run", "--json"]);
+    let done = json(&["retain", "--keep-last", "3", "--include-waiting", "--yes", "--json"]);
     assert_eq!(done["removed"], planned["removed"]);
-    assert_eq!(done["removed"]["checkpoints"], 18, "{done}");
     let after = json(&["usage", "--json"]);
-    assert_eq!(after["checkpoints"], 6);
     // All that was to go is gone when the command ends.
-    let freed = before["bytes"].as_u64().unwrap() - after["bytes"].as_u64().unwrap();
-    assert_eq!(Some(freed), done["removed"]["bytes"].as_u64());
+    for count in ["checkpoints", "writes", "bytes"] {
+        let gone = before[count].as_u64().unwrap() - after[count].as_u64().unwrap();
+        assert_eq!((gone > 0, Some(gone)), (true, done["removed"][count].as_u64()), "{count}");
+    }
     let notes = async {
         let collection = database.raw().await.collection::<Document>("lg_checkpoints");
         collection.count_documents(doc! { "go": { "$exists": true } }).await.unwrap()
