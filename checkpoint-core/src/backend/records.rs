@@ -572,8 +572,8 @@ mod tests {
             }
             named.push(Named { channel: "mark".into(), is_snapshot: true, name: None });
             let record = Record::new(&codec, key, &made, &split, &named, &metadata).unwrap();
-            let names: Vec<u8> = named.iter().filter_map(|named| named.name).collect();
-            let read = |record: &Bytes| Document::read(&codec, key, &names, record);
+            let numbers: Vec<u8> = named.iter().filter_map(|named| named.name).collect();
+            let read = |record: &Bytes| Document::read(&codec, key, &numbers, record);
             let document = read(&record.checkpoint).unwrap().unwrap();
             assert_eq!(document.named, named);
             assert_eq!(document.checkpoint.channel_versions, made.channel_versions);

@@ -118,7 +118,6 @@ fn cost(call: Call) -> Cost {
         | Call::Ping
         | Call::CheckSchema => return Cost::new(1, 1),
         Call::PutOrphaned => return Cost::new(2, 2),
-        Call::PutPruning => 5,
         Call::DeleteThread | Call::PruneDelete { threads: 1 } => return Cost::new(1, 4),
         Call::PruneDelete { threads } => threads,
         Call::Setup => return Cost::new(2, 3),
@@ -143,7 +142,7 @@ fn cost(call: Call) -> Cost {
         Call::PruneKeepLatest { threads, namespaces } => threads * (4 + namespaces),
         Call::DeleteForRuns { threads } => 3 + 4 * threads,
         Call::Rekey { .. } => 19,
-        Call::RekeyNothing { dry_run: true } => 5,
+        Call::PutPruning | Call::RekeyNothing { dry_run: true } => 5,
         Call::RekeyNothing { dry_run: false } => 10,
     };
     Cost::new(round_trips, Cost::ANY)
