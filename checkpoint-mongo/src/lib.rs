@@ -65,7 +65,7 @@
 //! | `put` with [`keep_last`](MongoSaverBuilder::keep_last) | 1; about each `keep_last`-th call 3 more | some calls read the heads of the namespace's newest checkpoints (about 300 bytes each, up to 8 × `keep_last`) at the same time. What only removed checkpoints referred to goes 250 ms later in a task of its own, in 4 round trips |
 //! | `put_writes` | 1 | 1 insert, or 1 update to special channels |
 //! | `put` and `put_writes` with options | 2; 3 for a `put` with values that the parent has | finds of what the options ask for, at the same time, then the insert |
-//! | `get_tuple` | 2, or 1 if there is nothing; 3 if the values have segments that this process does not remember | finds; of values and writes at the same time |
+//! | `get_tuple` | 2; 1 if there is nothing, or if it is the newest checkpoint of its namespace that this process has stored or read; one more if the values have segments that this process does not remember | finds; of values and writes at the same time. What the newest checkpoint that this process knows refers to is read together with the document that tells whether there is a newer one: from the database, never from a cache |
 //! | `list` of a namespace | 2 or 3 per page of 50; a page with a filter looks at 256 that may match | finds |
 //! | `list` of a thread, or of all | 1 per 10,000 `_id`s more, which it reads first | |
 //! | `list_threads` | 1 per 1,000 `_id`s of checkpoints; 2 or 3 with state | finds that the index of `_id`s answers |

@@ -10,7 +10,7 @@ use mongodb::bson::Document;
 
 use crate::client::{Find, within};
 use crate::keys::{self, Range, ThreadKeys, escape, kind};
-use crate::load::{self, Assembler, Row, TUPLE, live_id, only_ids};
+use crate::load::{self, Ahead, Assembler, Row, TUPLE, live_id, only_ids};
 use crate::shared::Shared;
 use crate::{read, row, tokens};
 
@@ -226,7 +226,7 @@ async fn matching(shared: &Shared, query: &ListQuery, mut row: Row) -> Result<Op
 
 /// Reads the tuples of rows, in their order: `None` for those of which something is not there any more.
 pub(crate) async fn tuples(shared: &Shared, mut rows: Vec<Row>) -> Result<Vec<Option<CheckpointTuple>>> {
-    let mut threads = load::of_threads(shared, &mut rows, TUPLE).await?;
+    let mut threads = load::of_threads(shared, &mut rows, TUPLE, Ahead::default()).await?;
     let mut assemblers: HashMap<Str, Assembler<'_, '_>> = threads
         .iter_mut()
         .map(|(thread_id, loaded)| (thread_id.clone(), Assembler::new(shared, thread_id, loaded)))

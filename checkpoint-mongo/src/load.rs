@@ -334,6 +334,41 @@ pub(crate) async fn writes_in(
 /// What was read of several threads.
 pub(crate) type Threads<'a> = HashMap<Str, Loaded<'a>>;
 
+/// What was read of a checkpoint while its document was read: what it probably refers to.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    /// By `_id`.
+    values: HashMap<String, Document>,
+    /// The writes on the checkpoint with this id.
+    writes: Option<(Str, Vec<WriteRow>)>,
+}
+
+impl Ahead {
+    /// Reads the writes on a checkpoint, and values of its namespace.
+    pub(crate) async fn read(
+        shared: &Shared,
+        key: CheckpointKey<'_>,
+        names: impl Iterator<Item = &Name>,
+    ) -> Result<Self> {
+        let (thread_id, ns) = (key.thread_id, key.checkpoint_ns);
+        let keys = ThreadKeys::new(thread_id);
+        let ids = names.map(|name| keys.value(ns, name)).collect();
+        let ranges = [keys.writes(ns, key.checkpoint_id)];
+        let values = by_ids(shared, Some(thread_id), ids, None);
+        let (values, writes) = try_join(values, writes_in(shared, Some(thread_id), &ranges)).await?;
+        let by_id = |value: Document| Some((value.get_str("_id").ok()?.to_owned(), value));
+        Ok(Self {
+            values: values.into_iter().filter_map(by_id).collect(),
+            writes: Some((key.checkpoint_id.into(), writes)),
+        })
+    }
+
+    /// The writes on a checkpoint, if they were read.
+    fn take_writes(&mut self, checkpoint_id: &str) -> Option<Vec<WriteRow>> {
+        self.writes.take_if(|(id, _)| **id == *checkpoint_id).map(|(_, writes)| writes)
+    }
+}
+
 /// Loads the writes, values and segments of rows of one thread.
 pub(crate) async fn details<'a>(
     shared: &'a Shared,
@@ -341,7 +376,18 @@ pub(crate) async fn details<'a>(
     rows: &mut [Row],
     wanted: Wanted,
 ) -> Result<Loaded<'a>> {
-    let mut loaded = of_threads(shared, rows, wanted).await?;
+    details_after(shared, thread_id, rows, wanted, Ahead::default()).await
+}
+
+/// Loads the writes, values and segments of rows of one namespace, apart from what was read before.
+pub(crate) async fn details_after<'a>(
+    shared: &'a Shared,
+    thread_id: &str,
+    rows: &mut [Row],
+    wanted: Wanted,
+    ahead: Ahead,
+) -> Result<Loaded<'a>> {
+    let mut loaded = of_threads(shared, rows, wanted, ahead).await?;
     Ok(loaded.remove(thread_id).unwrap_or_else(|| Loaded::new(shared, thread_id)))
 }
 
@@ -350,6 +396,7 @@ pub(crate) async fn of_threads<'a>(
     shared: &'a Shared,
     rows: &mut [Row],
     wanted: Wanted,
+    mut ahead: Ahead,
 ) -> Result<Threads<'a>> {
     let mut threads: Threads<'a> = HashMap::new();
     for row in rows.iter() {
@@ -358,22 +405,26 @@ pub(crate) async fn of_threads<'a>(
     }
     let only: Option<Str> = rows.first().map(|row| row.thread_id.clone()).filter(|_| threads.len() == 1);
     let only = only.as_deref();
-    let ids: BTreeSet<String> = rows
+    let mut ids: BTreeSet<String> = rows
         .iter()
         .flat_map(|row| {
             let keys = ThreadKeys::new(&row.thread_id);
             row.names.iter().map(move |name| keys.value(&row.checkpoint_ns, name))
         })
         .collect();
-    let ranges: Vec<Range> = if wanted.writes {
-        let writes =
-            |row: &Row| ThreadKeys::new(&row.thread_id).writes(&row.checkpoint_ns, &row.checkpoint_id);
-        rows.iter().map(writes).collect()
-    } else {
-        Vec::new()
-    };
+    ahead.values.retain(|id, _| ids.remove(id));
+    let (mut ranges, mut known): (Vec<Range>, Vec<WriteRow>) = (Vec::new(), Vec::new());
+    for row in rows.iter().filter(|_| wanted.writes) {
+        if let Some(writes) = ahead.take_writes(&row.checkpoint_id) {
+            known.extend(writes);
+        } else {
+            ranges.push(ThreadKeys::new(&row.thread_id).writes(&row.checkpoint_ns, &row.checkpoint_id));
+        }
+    }
     let values = by_ids(shared, only, ids.into_iter().collect(), None);
-    let (values, writes) = try_join(values, writes_in(shared, only, &ranges)).await?;
+    let (mut values, mut writes) = try_join(values, writes_in(shared, only, &ranges)).await?;
+    values.extend(ahead.values.into_values());
+    writes.extend(known);
     for mut value in values {
         let addresses = match value.remove("a") {
             Some(Bson::Binary(binary)) => Addresses::new(binary.bytes)?,

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use checkpoint_core::backend::jitter;
+use checkpoint_core::backend::{CheckpointKey, jitter};
 use checkpoint_core::delta::{DeltaChannelHistory, HistoryWalk};
 use checkpoint_core::{CheckpointConfig, CheckpointTuple, Error, Result, Str};
+use futures_util::future::try_join;
 
 use crate::client::Find;
 use crate::keys::{ThreadKeys, kind};
-use crate::load::{self, Assembler, Row, TUPLE};
+use crate::load::{self, Ahead, Assembler, Row, TUPLE};
 use crate::row::Document;
 use crate::shared::Shared;
 
@@ -28,10 +29,19 @@ pub(crate) async fn pause() {
 pub(crate) async fn get_tuple(shared: &Shared, config: &CheckpointConfig) -> Result<Option<CheckpointTuple>> {
     shared.ready().await?;
     let thread_id = config.thread_id();
+    let mut guess = Some(guess(shared, config));
     for _ in 0..ATTEMPTS {
-        let Some(row) = find(shared, config).await? else { return Ok(None) };
+        let ahead = guess.take();
+        let ahead = async {
+            match ahead {
+                Some(ahead) => ahead.await,
+                None => Ok(Ahead::default()),
+            }
+        };
+        let (row, ahead) = try_join(find(shared, config), ahead).await?;
+        let Some(row) = row else { return Ok(None) };
         let mut rows = [row];
-        let mut loaded = load::details(shared, thread_id, &mut rows, TUPLE).await?;
+        let mut loaded = load::details_after(shared, thread_id, &mut rows, TUPLE, ahead).await?;
         let mut assembler = Assembler::new(shared, thread_id, &mut loaded);
         let [row] = &rows;
         if let Some(tuple) = assembler.tuple(row)? {
@@ -46,6 +56,19 @@ pub(crate) async fn get_tuple(shared: &Shared, config: &CheckpointConfig) -> Res
     Err(Error::codec("values of the checkpoint are missing")
         .with("thread_id", thread_id)
         .with("checkpoint_ns", config.checkpoint_ns()))
+}
+
+/// Reads what a checkpoint probably refers to: the newest one that this process knows, if there is no newer one.
+async fn guess(shared: &Shared, config: &CheckpointConfig) -> Result<Ahead> {
+    let (thread_id, ns) = (config.thread_id(), config.checkpoint_ns());
+    let known = match config.checkpoint_id() {
+        Some(id) => shared.known(thread_id, ns, id),
+        None => shared.newest(thread_id, ns),
+    };
+    let known_id = known.as_ref().map(|known| &*known.checkpoint_id);
+    let Some(id) = config.checkpoint_id().or(known_id) else { return Ok(Ahead::default()) };
+    let names = known.iter().flat_map(|known| known.values.keys());
+    Ahead::read(shared, CheckpointKey::new(thread_id, ns, id), names).await
 }
 
 /// The document of a checkpoint: that of the config, or the newest one.

@@ -225,9 +225,14 @@ impl Shared {
         checkpoint_ns: &str,
         checkpoint_id: &str,
     ) -> Option<Arc<Known>> {
+        self.newest(thread_id, checkpoint_ns).filter(|known| *known.checkpoint_id == *checkpoint_id)
+    }
+
+    /// What is known of the newest checkpoint of a namespace that this process has stored or read. Another process may have
+    /// stored a newer one.
+    pub(crate) fn newest(&self, thread_id: &str, checkpoint_ns: &str) -> Option<Arc<Known>> {
         let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = newest.get(thread_id)?.get(checkpoint_ns)?;
-        (*known.checkpoint_id == *checkpoint_id).then(|| Arc::clone(known))
+        newest.get(thread_id)?.get(checkpoint_ns).map(Arc::clone)
     }
 
     /// Remembers a checkpoint, if it is not older than the one that is known.

@@ -12,6 +12,7 @@ use crate::target::OpenOptions;
 
 cases!("concurrency";
     two_handles_put_on_one_thread,
+    a_handle_reads_what_another_one_has_stored,
     concurrent_writes_of_many_tasks,
     concurrent_writes_of_one_task,
     concurrent_replacing_writes,
@@ -55,6 +56,38 @@ async fn two_handles_put_on_one_thread(ctx: Ctx) -> Done {
     let mut expected: Vec<_> = all.iter().map(|(config, _)| id_of(config)).collect();
     expected.sort_by(|a, b| b.cmp(a));
     ensure_eq!(ids(ctx.saver(), ListQuery::thread(thread_id)).await?, expected, "ids");
+    Ok(())
+}
+
+/// What a saver remembers of its own calls never stands for what is stored.
+async fn a_handle_reads_what_another_one_has_stored(ctx: Ctx) -> Done {
+    let (saver, other) = (ctx.saver(), ctx.target().open(OpenOptions::default()).await?);
+    let root = CheckpointConfig::new(ctx.thread());
+    let text = |letter: &str| encode(&letter.repeat(2000).as_str().into());
+    let made = at_version(1, &[("text", text("a")?), ("kept", text("k")?)]);
+    let first = put(saver, &root, &made).await?;
+    ensure_eq!(read(saver, &root).await?.checkpoint, made, "its own checkpoint");
+
+    write(&other, &first, "task", &[("log", 1.into())]).await?;
+    ensure_eq!(read(saver, &root).await?.pending_writes.len(), 1, "number of the other's writes");
+    let newer = at_version(2, &[("text", text("b")?)]).with_channel("kept", text("k")?, 1);
+    let second = put(&other, &first, &newer).await?;
+    ensure_eq!(read(saver, &root).await?.checkpoint, newer, "the other's checkpoint");
+    ensure_eq!(read(saver, &first).await?.checkpoint, made, "its own checkpoint, by id");
+
+    other.delete_thread(root.thread_id()).await?;
+    for config in [&root, &first, &second] {
+        ensure!(saver.get_tuple(config).await?.is_none(), "a deleted thread was read");
+    }
+    // The same id and the same versions, with another value.
+    let mut again = made.clone();
+    again.channel_values.insert("text".into(), text("c")?);
+    put(&other, &root, &again).await?;
+    for config in [&root, &first] {
+        let found = read(saver, config).await?;
+        ensure_eq!(found.checkpoint, again, "the thread that was made again");
+        ensure_eq!(found.pending_writes, [], "its writes");
+    }
     Ok(())
 }
 

@@ -172,8 +172,9 @@ fn cost(call: Call) -> Cost {
         Call::PutUnchanged | Call::PutOrphaned => return Cost::new(2, 2),
         // What is collected later, in a task of its own, is not in it.
         Call::PutPruning => 4,
-        Call::Lease | Call::GetNothing => 1,
-        Call::PutWritesConditional | Call::GetTuple => 2,
+        // The checkpoint that the saver has just read.
+        Call::GetTuple | Call::Lease | Call::GetNothing => 1,
+        Call::PutWritesConditional => 2,
         Call::PutOntoParent
         | Call::PutConditional
         | Call::AcquireLease
