@@ -196,6 +196,7 @@ pub(crate) async fn delta_history(
     let mut is_target = true;
     loop {
         let mut rows = ancestors(shared, config, start.as_deref().unwrap_or_default()).await?;
+        let is_first = is_target;
         if is_target {
             if rows.is_empty() {
                 match find(shared, config).await? {
@@ -212,7 +213,8 @@ pub(crate) async fn delta_history(
         }
         visit(shared, &mut walk, rows).await?;
         let Some(next) = walk.next() else { break };
-        if start.as_ref() == Some(next) {
+        // Where parents form a cycle, the target is its own ancestor.
+        if !is_first && start.as_ref() == Some(next) {
             // It is not stored.
             break;
         }

@@ -17,6 +17,7 @@ cases!("delta";
     writes_are_ordered_by_path_task_and_index,
     history_equals_reading_each_ancestor,
     a_missing_parent_ends_the_walk,
+    a_checkpoint_may_be_its_own_ancestor,
     an_unknown_channel_has_no_history,
     special_channels_have_a_history,
     prune_keeps_the_history [Need::Prune],
@@ -137,6 +138,22 @@ async fn history_equals_reading_each_ancestor(ctx: Ctx) -> Done {
             let expected = delta::walk(ctx.saver(), config, channels).await?;
             ensure_eq!(found, expected, "history of {channels:?}");
         }
+    }
+    Ok(())
+}
+
+/// Parents may be stored later, so they can form a cycle. A walk goes around once.
+async fn a_checkpoint_may_be_its_own_ancestor(ctx: Ctx) -> Done {
+    let root = CheckpointConfig::new(ctx.thread());
+    let (first, second) = (at_version(1, &[]), at_version(2, &[("log", 7.into())]));
+    put(ctx.saver(), &root.for_checkpoint(second.id.clone()), &first).await?;
+    let target = put(ctx.saver(), &root.for_checkpoint(first.id.clone()), &second).await?;
+    write(ctx.saver(), &target, "task", &[("log", 8.into())]).await?;
+    for config in [&target, &root] {
+        let found = ctx.saver().get_delta_channel_history(config, &["log", "never"]).await?;
+        let seeds: Vec<_> =
+            found.values().map(|history| (history.seed.clone(), history.writes.len())).collect();
+        ensure_eq!(seeds, [(Some(7.into()), 1), (None, 0)], "seeds and numbers of writes");
     }
     Ok(())
 }
