@@ -9,7 +9,7 @@ use checkpoint_core::cipher::BOUND_SUFFIX;
 use checkpoint_core::{Error, ErrorKind, Result, TypedBytes};
 use mongodb::bson::{Document, doc};
 
-use crate::client::Find;
+use crate::client::{Find, Inserted};
 use crate::keys::{Range, ThreadKeys, kind};
 use crate::list::all_rows;
 use crate::load::{self, CHUNK, HALF_CHUNK, Loaded, Payload, Row, Wanted, WriteRow, binary};
@@ -21,6 +21,9 @@ const ROWS: usize = 64;
 
 /// How many writes.
 const WRITES: usize = 1000;
+
+/// How many writes are replaced at a time: each may have 8 MiB, and a message at most 48 MB.
+const REPLACED: usize = 4;
 
 /// How often a copy begins again because the source was pruned meanwhile.
 const ATTEMPTS: usize = 5;
@@ -217,7 +220,13 @@ impl Copy<'_> {
             for write in &page {
                 data.extend(self.write(write)?);
             }
-            self.shared.mongo.insert(&data, false).await?;
+            if let Inserted::Duplicates(found) = self.shared.mongo.insert(&data, false).await? {
+                // The target has writes of the same tasks.
+                let replaced: Vec<Document> = found.iter().filter_map(|at| data.get(*at)).cloned().collect();
+                for replaced in replaced.chunks(REPLACED) {
+                    self.shared.mongo.replace(self.target, replaced).await?;
+                }
+            }
             let Some(next) = next_page(&range, &page) else { return Ok(()) };
             range = next;
         }

@@ -72,7 +72,7 @@
 //! | `list_thread_ids` | 1 per page of 128, or more if a thread has hundreds of checkpoints | 2 finds at the same time |
 //! | `delete_thread` | 1 | 1 delete with a statement for each kind of document |
 //! | `get_delta_channel_history` | 1, and 2 or 3 per 64 ancestors | |
-//! | `copy_thread` | 1, 4 per 64 checkpoints, 2 per 1,000 writes, 1 per 64 checkpoints | the values pass through the client |
+//! | `copy_thread` | 1, 4 per 64 checkpoints, 2 per 1,000 writes, 1 per 64 checkpoints; 1 more per 4 writes that the target has already | the values pass through the client |
 //! | `prune` | 8 per thread and 1 per namespace, 5 more per 1,000 checkpoints; to delete threads 1 each. A call takes 250 ms more, whatever the number of its threads | |
 //! | `retain` | 1 per call, and per thread 1 to 5 to look, 1 per namespace that loses something, 3 more to remove; up to 8 threads at a time. Then 4 per thread in a task of its own, 250 ms later, or 6 if values with segments or chunks go | it reads the heads of checkpoints, values and writes (50 to 300 bytes each) and the records of the checkpoints that stay, and with a pin the metadata of those that may match it |
 //! | `usage` | 5, and 1 per 10,000 documents | it reads `_id`, thread and size of every document, which makes the server read them all; and checkpoints whose ids have no time |

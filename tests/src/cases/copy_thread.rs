@@ -21,6 +21,7 @@ cases!("copy_thread", [Need::CopyThread];
     copies_blobs_of_every_version,
     copies_writes_without_a_checkpoint,
     adds_to_what_the_target_has,
+    replaces_writes_of_the_target,
     onto_itself_changes_nothing,
     copies_live_apart,
 );
@@ -156,6 +157,21 @@ async fn adds_to_what_the_target_has(ctx: Ctx) -> Done {
     // A second copy replaces rows with the same ids.
     ctx.saver().copy_thread(&source, &target).await?;
     ensure_eq!(ids(ctx.saver(), ListQuery::thread(target)).await?, expected, "ids after the second copy");
+    Ok(())
+}
+
+async fn replaces_writes_of_the_target(ctx: Ctx) -> Done {
+    let (source, target, made) = (ctx.thread(), ctx.thread(), checkpoint(&[]));
+    for (thread_id, value) in [(&target, "old"), (&source, "new")] {
+        let stored = put(ctx.saver(), &CheckpointConfig::new(thread_id.clone()), &made).await?;
+        write(ctx.saver(), &stored, "task", &[("ch", value.into())]).await?;
+    }
+    let other = CheckpointConfig::new(target.clone()).with_checkpoint_id(made.id.clone());
+    write(ctx.saver(), &other, "task of the target", &[("ch", "kept".into())]).await?;
+    ctx.saver().copy_thread(&source, &target).await?;
+    let tuple = read(ctx.saver(), &other).await?;
+    let expected = [("task", "ch", &"new".into()), ("task of the target", "ch", &"kept".into())];
+    ensure_eq!(triples(&tuple.pending_writes), expected, "writes");
     Ok(())
 }
 
