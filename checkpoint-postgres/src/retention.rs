@@ -28,12 +28,14 @@ use crate::sql::summary as at;
 const MAX_THREADS: usize = 256;
 
 /// Where the estimates are far off, as for keys in arrays, the server would sort texts.
-const SETTINGS: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; \
-                        SET LOCAL work_mem = '16MB'";
+const PLANS: &str =
+    "SET LOCAL enable_seqscan = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off";
+
+/// For the keys of many threads.
+const MANY_KEYS: &str = "SET LOCAL work_mem = '16MB'";
 
 /// After a crash of the server a later call removes the checkpoints again, so none waits for the disk.
-const SETTINGS_BEHIND: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; \
-                               SET LOCAL synchronous_commit = off";
+const WITHOUT_DISK: &str = "SET LOCAL synchronous_commit = off";
 
 /// Keeps of each namespace the newest checkpoint, the ancestors that its delta channels need, and the parent of an old
 /// one that has the sends.
@@ -73,7 +75,7 @@ pub(crate) async fn retain(
         } else {
             let run = |mut connection: Connection| async move {
                 let transaction = connection.begin().await?;
-                let (locked, busy) = lock_threads(shared, &transaction, threads, SETTINGS).await?;
+                let (locked, busy) = lock_threads(shared, &transaction, threads, MANY_KEYS).await?;
                 let batch = Batch::read(shared, &transaction, Scope::Threads(&locked), policy, now).await?;
                 let values = batch.remove(shared, &transaction).await?;
                 transaction.commit().await?;
@@ -129,7 +131,7 @@ pub(crate) async fn prune_behind(
         }
         let mut connection = shared.database.connection().await?;
         let transaction = connection.begin().await?;
-        let (locked, _) = lock_threads(shared, &transaction, threads, SETTINGS_BEHIND).await?;
+        let (locked, _) = lock_threads(shared, &transaction, threads, WITHOUT_DISK).await?;
         if !locked.is_empty() {
             let batch = Batch::read(shared, &transaction, scope, &keep.policy(), 0).await?;
             batch.remove(shared, &transaction).await?;
@@ -171,13 +173,14 @@ async fn lock_threads<'a>(
     shared: &Shared,
     transaction: &Transaction<'_>,
     threads: &[&'a str],
-    settings: &str,
+    setting: &str,
 ) -> Result<(Vec<&'a str>, Vec<Str>)> {
     let locks: Vec<Lock> = threads.iter().map(|thread_id| Lock::of(thread_id)).collect();
     let keys: Vec<i32> = locks.iter().map(|lock| *lock.key()).collect();
     let params = params![INT4: lock::CLASS; INT4_ARRAY: keys];
     // In one round trip.
-    let settings = transaction.batch(settings);
+    let settings = format!("{PLANS}; {setting}");
+    let settings = transaction.batch(&settings);
     let ((), rows) = try_join(settings, transaction.query_named(&shared.sql.lock_threads, &params)).await?;
     let (mut locked, mut busy) = (Vec::new(), Vec::new());
     for (thread_id, row) in threads.iter().zip(&rows) {

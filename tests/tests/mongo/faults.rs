@@ -131,17 +131,19 @@ async fn deletions_are_cut(server: &Server) {
     cut_everywhere(server, Cut::Documents, Then::Die, call, verify).await;
 }
 
+/// After a call that leaves the newest of two checkpoints.
+async fn the_newest_is_whole(own: &Own, latest: &CheckpointConfig, _: &Checkpoint, is_done: bool) {
+    let left = listed(own, latest.thread_id()).await;
+    assert!(left == 1 || (left == 2 && !is_done), "{left} checkpoints");
+    let tuple = own.saver.get_tuple(latest).await.unwrap().unwrap();
+    assert_eq!(tuple.pending_writes.len(), 2);
+}
+
 async fn prunings_are_cut(server: &Server) {
     let call = async |saver: &MongoSaver, latest: &CheckpointConfig, _: &Checkpoint| {
         saver.prune(&[latest.thread_id()], PruneStrategy::KeepLatest).await
     };
-    let verify = async |own: &Own, latest: &CheckpointConfig, _: &Checkpoint, is_done: bool| {
-        let left = listed(own, latest.thread_id()).await;
-        assert!(left == 1 || (left == 2 && !is_done), "{left} checkpoints");
-        let tuple = own.saver.get_tuple(latest).await.unwrap().unwrap();
-        assert_eq!(tuple.pending_writes.len(), 2);
-    };
-    cut_everywhere(server, Cut::Documents, Then::Die, call, verify).await;
+    cut_everywhere(server, Cut::Documents, Then::Die, call, the_newest_is_whole).await;
 }
 
 /// A run of retention that was cut off is finished by a later one, when it is clear that nobody goes on with it.
@@ -156,16 +158,10 @@ async fn retentions_are_cut(server: &Server) {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    let verify = async |own: &Own, latest: &CheckpointConfig, _: &Checkpoint, is_done: bool| {
-        let left = listed(own, latest.thread_id()).await;
-        assert!(left == 1 || (left == 2 && !is_done), "{left} checkpoints");
-        let tuple = own.saver.get_tuple(latest).await.unwrap().unwrap();
-        assert_eq!(tuple.pending_writes.len(), 2);
-    };
-    cut_everywhere(server, Cut::Documents, Then::Die, call, verify).await;
+    cut_everywhere(server, Cut::Documents, Then::Die, call, the_newest_is_whole).await;
 }
 
-/// Nothing is left behind by runs, neither by those that were cut off.
+/// Runs leave nothing behind, even those that were cut off.
 async fn retention_leaves_nothing_behind(server: &Server) {
     let own = Own::set_up(server).await;
     let relay = Relay::start(server.url()).await.unwrap();
